@@ -4,9 +4,18 @@ import math
 
 import pytest
 
-from collectives.emulator import forwarding
-from collectives.emulator.forwarding import advance, change, free_packet, next_event, release
-from collectives.emulator.network import NONE, EmulatedLink, EmulatedNetwork, network
+from collectives.emulator import network as emulated
+from collectives.emulator.network import (
+    NONE,
+    EmulatedLink,
+    EmulatedNetwork,
+    advance,
+    change,
+    free_packet,
+    network,
+    next_event,
+    release,
+)
 
 pytestmark = pytest.mark.integration  # compiles the network, which takes ten seconds
 
@@ -18,27 +27,40 @@ def arrivals(net: EmulatedNetwork) -> list[tuple[float, int, bytes]]:
     found = []
     while (now := next_event(net)) < math.inf:
         while (packet := advance(net, now)) != NONE:
-            found.append((now, int(net.target[packet]), net.data[packet, :3].tobytes()))
+            found.append((now, int(net.packets["target"][packet]), net.data[packet, :3].tobytes()))
             release(net, packet)
     return found
 
 
 def send(net: EmulatedNetwork, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
     net.data[free_packet(net), :3] = source, target, flow
-    forwarding.send(net, source, target, size, flow, now)
+    emulated.send(net, source, target, size, flow, now)
 
 
-def test_a_lone_packet_pays_latency_and_size_once() -> None:
-    net = network(2, EmulatedLink(RATE, LATENCY))
-    send(net, 0, 1, 100, now=7.0)
-    assert [(time, host) for time, host, _ in arrivals(net)] == [(pytest.approx(7 + LATENCY + 0.1), 1)]
+SLOW, LATE = ("rate", RATE / 10), ("latency", 3 * LATENCY)
 
 
-@pytest.mark.parametrize("size", [3, 100, 2000])
-def test_a_long_packet_too_though_its_head_arrives_while_its_tail_is_here(size: int) -> None:
+@pytest.mark.parametrize(
+    ("changed", "source", "target", "size", "seconds"),
+    [
+        (None, 0, 1, 100, LATENCY + 0.1),  # once, not once a port
+        (None, 0, 2, 3, LATENCY + 0.003),
+        (None, 0, 2, 2000, LATENCY + 2.0),  # its head arrives while its tail is here
+        ((0, *SLOW), 0, 1, 100, LATENCY + 1.0),  # a slow sender does not keep a fast receiver from the end
+        ((2, *SLOW), 0, 2, 100, LATENCY + 1.0),
+        ((1, *LATE), 0, 1, 3, 2 * LATENCY + 0.003),  # a latency is half of each end's
+        ((1, *LATE), 1, 2, 3, 2 * LATENCY + 0.003),
+        ((1, *LATE), 2, 0, 3, LATENCY + 0.003),
+    ],
+)
+def test_a_lone_packet_takes_its_latency_and_its_size(
+    changed: tuple[int, str, float] | None, source: int, target: int, size: int, seconds: float
+) -> None:
     net = network(3, EmulatedLink(RATE, LATENCY))
-    send(net, 0, 2, size)
-    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + size / RATE)]
+    if changed:
+        change(net, changed[0], None, *changed[1:])
+    send(net, source, target, size, now=7.0)
+    assert [(time, host) for time, host, _ in arrivals(net)] == [(pytest.approx(7 + seconds), target)]
 
 
 def test_a_port_sends_one_after_the_other_and_in_both_directions_at_once() -> None:
@@ -73,29 +95,6 @@ def test_a_short_flow_does_not_wait_for_all_of_a_long_one() -> None:
     order = [data[2] for _, _, data in arrivals(net)]
     assert order.index(2) == 2  # behind the one that is being sent and the one whose turn it is
     assert len(order) == 51
-
-
-def test_the_slower_port_sets_the_pace() -> None:
-    net = network(3, EmulatedLink(RATE, LATENCY))
-    change(net, 2, None, "rate", RATE / 10)
-    for _ in range(3):
-        send(net, 0, 2, 100)
-    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + nth) for nth in (1, 2, 3)]
-
-
-def test_a_slow_sender_does_not_keep_a_fast_receiver_from_the_end() -> None:
-    net = network(2, EmulatedLink(RATE, LATENCY))
-    change(net, 0, None, "rate", RATE / 10)
-    send(net, 0, 1, 100)
-    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + 1.0)]
-
-
-def test_a_latency_is_half_of_each_end_s() -> None:
-    net = network(3, EmulatedLink(RATE, LATENCY))
-    change(net, 1, None, "latency", 3 * LATENCY)
-    for source, target, expected in ((0, 1, 2 * LATENCY), (1, 2, 2 * LATENCY), (2, 0, LATENCY)):
-        send(net, source, target, 3)
-        assert [time for time, _, _ in arrivals(net)] == [pytest.approx(expected + 3 / RATE)]
 
 
 def test_racks_share_their_uplinks() -> None:

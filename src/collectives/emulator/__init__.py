@@ -11,7 +11,7 @@ result in ms reads as us on the real link. Computing is not slowed down: it seem
         c.set(3, rate="5MB/s")                                # one host becomes slow; c.cut(3), c.heal(3)
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
-numbers and shared memory, but the same files. `network` has the emulated network as arrays, `forwarding` are functions
+numbers and shared memory, but the same files. `network` has the emulated network as arrays and functions
 over it, and `fabric` is the process that runs it. `hosts` makes the hosts, `limits` has their limits, and `check`
 compares measured speeds with those that were set. `launch.cluster` starts ranks on the hosts.
 """

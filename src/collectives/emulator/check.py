@@ -1,41 +1,61 @@
-"""Whether a cluster has the speed that was set: round trip, one way, all to one, and all pairs at once."""
+"""Check that a cluster has the speed that was set: round trip, one way, all to one, and all pairs at once.
+
+`check` runs this file as a script on every host, too: there it sends, receives and echoes, and reports rates and times.
+So that it starts fast, it then imports Python's own modules only. Jobs are lines of JSON on standard input.
+"""
+
+from __future__ import annotations
 
 import json
 import os
-import selectors
+import select
+import signal
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from collectives.emulator import Cluster, address, probe
-from collectives.processes import end
+if TYPE_CHECKING:
+    from collectives.emulator import Cluster
+    from collectives.processes import ChildProcess as Probe
 
 Row = dict[str, Any]
 ROUND_TRIPS = 50
 SETTLE_SECONDS = 0.3
 LEAST_BYTES = 1 << 20  # of a stream, for more than TCP's slow start
 SECONDS = 3.0  # of a stream at the set rate
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 120
 HEADING = f"{'what':<26}{'set':>12}{'measured':>12}{'off by':>9}"
+
+PORT = 5001
+PIECE = 1 << 20
+CONNECT_SECONDS = 30.0
 
 
 def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> list[Row]:
-    """Measure a cluster whose links are all alike; rows of the set value, the measured one, and the relative error.
+    """Measure a cluster whose links are equal; return rows of the set value, the measured one, and the relative error.
 
     ``latency`` is in seconds. A rate counts from the common start to the last byte, TCP's slow start included. ``load``
     is the machine's load average: near or above the number of cores the error means little. Raises TimeoutError if a
     measurement takes more than two minutes.
     """
+    from collectives.processes import end
+
     last, rate = cluster.hosts - 1, cluster.rate
     everyone = list(range(cluster.hosts))
     with ExitStack() as stack:
-        probes = [_probe(cluster, host, stack) for host in everyone]
+        probes: list[Probe] = []
+        stack.callback(end, probes)
+        for host in everyone:
+            command = [sys.executable, "-S", "-E", __file__]
+            started = cluster.popen(host, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            probes.append(stack.enter_context(started))
         _answers(probes)
-        rows = []
+        rows: list[Row] = []
 
         def row(what: str, wanted: float, measured: float, unit: str) -> None:
             error = abs(measured / wanted - 1)
@@ -56,7 +76,7 @@ def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> li
 
 
 def line(row: Row) -> str:
-    """A row as the terminal shows it."""
+    """Describe a row in one line."""
     scale, unit = {"s": (1e3, "ms"), "B/s": (1e-6, "MB/s")}.get(row["unit"], (1.0, ""))
     return (
         f"{row['what']:<26}{row['set'] * scale:>7.4g} {unit:<4}{row['measured'] * scale:>7.4g} {unit:<4}"
@@ -64,21 +84,16 @@ def line(row: Row) -> str:
     )
 
 
-def _probe(cluster: Cluster, host: int, stack: ExitStack) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-S", "-E", probe.__file__]
-    process = stack.enter_context(cluster.popen(host, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-    stack.callback(end, [process])
-    return process
-
-
-def _stream(probes: list[subprocess.Popen[bytes]], pairs: dict[int, list[int]], rate: float) -> list[Row]:
+def _stream(probes: list[Probe], pairs: dict[int, list[int]], rate: float) -> list[Row]:
     """Send bytes over every pair, enough for three seconds at the busiest receiver."""
     most = max(sum(host in to for to in pairs.values()) for host in range(len(probes)))
     return _measure(probes, pairs, bytes=max(int(SECONDS * rate / most), LEAST_BYTES))
 
 
-def _measure(probes: list[subprocess.Popen[bytes]], pairs: dict[int, list[int]], **job: Any) -> list[Row]:
-    """Connect all pairs, then start all hosts at the same time; returns every host's answer."""
+def _measure(probes: list[Probe], pairs: dict[int, list[int]], **job: Any) -> list[Row]:
+    """Connect all pairs, then start all hosts at the same time; return every host's answer."""
+    from collectives.emulator import address
+
     for host, process in enumerate(probes):
         senders = sum(host in to for to in pairs.values())
         _tell(process, {"to": [address(to) for to in pairs.get(host, [])], "from": senders, "limit": 1.0, **job})
@@ -89,30 +104,103 @@ def _measure(probes: list[subprocess.Popen[bytes]], pairs: dict[int, list[int]],
     return _answers(probes)
 
 
-def _tell(process: subprocess.Popen[bytes], job: Row) -> None:
-    if process.stdin is None:
-        raise ValueError("a probe takes its jobs from a pipe")
-    process.stdin.write(json.dumps(job).encode() + b"\n")
-    process.stdin.flush()
+def _tell(process: Probe, job: Row) -> None:
+    stream = cast("IO[bytes]", process.stdin)
+    stream.write(json.dumps(job).encode() + b"\n")
+    stream.flush()
 
 
-def _answers(probes: list[subprocess.Popen[bytes]]) -> list[Row]:
-    """One line from every probe."""
-    deadline, answers = time.monotonic() + LIMIT_SECONDS, dict[int, Row]()
-    with selectors.DefaultSelector() as selector:
-        for host, process in enumerate(probes):
-            if process.stdout is not None:
-                selector.register(process.stdout, selectors.EVENT_READ, host)
-        while len(answers) < len(probes):
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise TimeoutError(
-                    f"the check timed out after {LIMIT_SECONDS:g} s: {len(answers)} of {len(probes)} answers"
-                )
-            for key, _ in ready:
-                said = probes[key.data].stdout.readline()
-                if not said:
-                    raise RuntimeError(f"the probe on host {key.data} has ended")
-                answers[key.data] = json.loads(said)
-                selector.unregister(key.fileobj)
-    return [answers[host] for host in range(len(probes))]
+def _answers(probes: list[Probe]) -> list[Row]:
+    """Read one line from every probe."""
+    lines = [cast("IO[bytes]", process.stdout).readline() for process in probes]
+    for host, process in enumerate(probes):
+        if not lines[host]:
+            if process.wait() == -signal.SIGALRM:
+                raise TimeoutError(f"the check timed out after {LIMIT_SECONDS} s on host {host}")
+            raise RuntimeError(f"the probe on host {host} has ended")
+    return [json.loads(line) for line in lines]
+
+
+def serve() -> None:
+    """Do one job after the other, with the machine's clock, which all hosts share."""
+    with socket.create_server(("", PORT), backlog=512) as server:
+        server.settimeout(CONNECT_SECONDS)
+        say({})
+        for line in sys.stdin:
+            job = json.loads(line)
+            signal.alarm(LIMIT_SECONDS)
+            outgoing = [socket.create_connection((to, PORT), CONNECT_SECONDS) for to in job["to"]]
+            incoming = [server.accept()[0] for _ in range(job["from"])]
+            for each in outgoing + incoming:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            say({})
+            job |= json.loads(sys.stdin.readline())
+            time.sleep(max(0.0, job["at"] - time.monotonic()))
+            say(echo(job, outgoing, incoming) if "times" in job else stream(job, outgoing, incoming))
+            for each in outgoing + incoming:
+                each.close()
+            signal.alarm(0)
+
+
+def say(answer: dict[str, Any]) -> None:
+    """Write one line for `check`."""
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def echo(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
+    """Return the seconds of each round trip of one byte; a host that sends to none echoes instead."""
+    took = []
+    for _ in range(job["times"]):
+        start = time.monotonic()
+        for to in outgoing:
+            to.sendall(b"?")
+            to.recv(1)
+        for of in incoming:
+            of.sendall(of.recv(1))
+        took.append(time.monotonic() - start)
+    return {"round_trips": took if outgoing else []}
+
+
+def stream(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
+    """Send and receive on all connections at once; return this host's rate and the evenness after half the bytes.
+
+    The rate counts all bytes from the common start to the last of them. From the first read it would exceed the link's,
+    because bytes arrive before a host reads.
+    """
+    left = {to.fileno(): (to, job["bytes"]) for to in outgoing}
+    got = {of.fileno(): 0 for of in incoming}
+    sockets = {of.fileno(): of for of in incoming}
+    poll, piece, into = select.epoll(), memoryview(bytes(PIECE)), bytearray(PIECE)
+    for number in (*left, *got):
+        poll.register(number, select.EPOLLOUT if number in left else select.EPOLLIN)
+    for each in outgoing + incoming:
+        each.setblocking(False)
+    total, whole = 0, job["bytes"] * len(got)
+    shares: list[int] = []
+    end = job["at"]
+    while left or total < whole:
+        for number, _ in poll.poll(job["limit"]):
+            if number in left:
+                to, rest = left[number]
+                left[number] = to, rest - to.send(piece[:rest])
+                if not left[number][1]:
+                    poll.unregister(number)
+                    del left[number]
+            else:
+                received = sockets[number].recv_into(into)
+                got[number] += received
+                total += received
+                end = time.monotonic()
+        if not shares and 2 * total >= whole:
+            shares = list(got.values())
+    return {"rate": whole / (end - job["at"]) if whole else None, "evenness": _evenness(shares)}
+
+
+def _evenness(shares: list[int]) -> float | None:
+    """Return Jain's index: 1 if all have the same, 1 / n if one of n has everything."""
+    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)) if shares else None
+
+
+if __name__ == "__main__":
+    serve()

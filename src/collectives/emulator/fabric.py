@@ -21,12 +21,23 @@ from numba import types
 
 from collectives.compiled import compiled
 from collectives.emulator import hosts as namespaces
-from collectives.emulator.forwarding import advance, change, free_packet, next_event, release, send
 from collectives.emulator.hosts import OFFLOAD_HEADER, Host
-from collectives.emulator.network import NONE, EmulatedLink, EmulatedNetwork, Ints, network
+from collectives.emulator.network import (
+    NONE,
+    EmulatedLink,
+    EmulatedNetwork,
+    Ints,
+    advance,
+    change,
+    free_packet,
+    network,
+    next_event,
+    release,
+    send,
+)
 from collectives.processes import die_with
 
-MOST = 1 << 16  # bytes of a request
+MAX_REQUEST = 1 << 16  # bytes of a request
 PR_SET_TIMERSLACK = 29
 
 Call = Any  # numba knows their types only when it compiles
@@ -38,7 +49,7 @@ ppoll: Call = types.ExternalFunction("ppoll", types.int32(types.uintp, types.uin
 
 MONOTONIC = 1
 POLLIN = 1
-AT_ONCE = 16  # devices read per round, and packets read from each of them
+BATCH = 16  # devices read per round, and packets read from each of them
 # Seconds by which a packet leaves early. Waking this process and a host takes about as long, and one wake-up serves
 # several packets.
 EARLY = 1e-4
@@ -47,26 +58,26 @@ BILLION = 1_000_000_000
 VERSION, TARGET, PORTS = OFFLOAD_HEADER, OFFLOAD_HEADER + 16, OFFLOAD_HEADER + 20
 
 
-def main(launcher: str, control: str, text: str) -> None:
-    """Run the network that ``text`` describes until the launcher closes the socket ``control``."""
+def main(launcher: str, descriptor: str, text: str) -> None:
+    """Run the network that ``text`` describes until the launcher closes the control socket ``descriptor``."""
     die_with(int(launcher))
-    wanted = json.loads(text)
-    uplink = EmulatedLink(*wanted["uplink"]) if wanted["uplink"] else None
-    net = network(wanted["hosts"], EmulatedLink(*wanted["link"]), wanted["racks"], uplink)
+    request = json.loads(text)
+    uplink = EmulatedLink(*request["uplink"]) if request["uplink"] else None
+    net = network(request["hosts"], EmulatedLink(*request["link"]), request["racks"], uplink)
     life = os.pipe()
-    with socket.socket(fileno=int(control)) as told:
+    with socket.socket(fileno=int(descriptor)) as control:
         try:
-            made = _make(wanted["hosts"], life)
+            made = _make(request["hosts"], life)
         except OSError as error:
-            told.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
+            control.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
             return
         _compile()
         _reduce_delays()
-        told.sendall(json.dumps({"pids": [host.pid for host in made]}).encode() + b"\n")
-        with _polling([*(host.device for host in made), told.fileno()]) as poll:
-            carry(net, *_numbers(made, told.fileno()), poll.fileno())
-            while _execute(net, told):
-                carry(net, *_numbers(made, told.fileno()), poll.fileno())
+        control.sendall(json.dumps({"pids": [host.pid for host in made]}).encode() + b"\n")
+        with _polling([*(host.device for host in made), control.fileno()]) as poll:
+            carry(net, *_numbers(made, control.fileno()), poll.fileno())
+            while _execute(net, control):
+                carry(net, *_numbers(made, control.fileno()), poll.fileno())
     os.close(life[1])
     with suppress(ChildProcessError):
         while True:
@@ -94,7 +105,7 @@ def _polling(numbers: list[int]) -> select.epoll:
 
 
 def _numbers(made: list[Host], most: int) -> tuple[Ints, Ints]:
-    """The device of each host, and the host of each device, NONE for other files up to the number ``most``."""
+    """Return the device of each host, and by descriptor up to ``most`` the host of each device, or NONE."""
     devices = np.array([host.device for host in made], dtype=np.int64)
     hosts = np.full(1 + max([most, *devices.tolist()]), NONE)
     hosts[devices] = np.arange(len(made))
@@ -108,20 +119,20 @@ def _reduce_delays() -> None:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def _execute(net: EmulatedNetwork, told: socket.socket) -> bool:
+def _execute(net: EmulatedNetwork, control: socket.socket) -> bool:
     """Execute one request of the launcher, a line, and answer it; False if the launcher has closed the socket."""
-    line = told.recv(MOST)
+    line = control.recv(MAX_REQUEST)
     if not line:
         return False
-    wanted: dict[str, Any] = json.loads(line)
-    for what, value in wanted["set"].items():
-        change(net, wanted["host"], wanted["other"], what, value)
-    told.sendall(b"{}\n")
+    request: dict[str, Any] = json.loads(line)
+    for what, value in request["set"].items():
+        change(net, request["host"], request["other"], what, value)
+    control.sendall(b"{}\n")
     return True
 
 
 def epoll_event(machine: str) -> tuple[int, int]:
-    """Layout of the system's ``epoll_event`` in words of 32 bits: its length, and where the descriptor is.
+    """Return the length of the system's ``epoll_event`` and the place of the descriptor, in words of 32 bits.
 
     The compiler aligns the 8 bytes of data behind 4 bytes of events. Only x86-64 packs the two.
 
@@ -141,7 +152,7 @@ def carry(net: EmulatedNetwork, devices: Ints, hosts: Ints, poll: int) -> None:
     ``hosts`` has the host of each device by descriptor, NONE for other descriptors; ``poll`` is an epoll of all of
     them.
     """
-    time, events = np.zeros(2, dtype=np.int64), np.zeros(EVENT_WORDS * AT_ONCE, dtype=np.uint32)
+    time, events = np.zeros(2, dtype=np.int64), np.zeros(EVENT_WORDS * BATCH, dtype=np.uint32)
     waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results
     while True:
         _sleep(next_event(net) - EARLY - _now(time), waiting, time)
@@ -162,7 +173,7 @@ def _now(time: Ints) -> float:
 
 @compiled
 def _poll(poll: int, events: Any) -> int:
-    return int(epoll_wait(poll, events.ctypes.data, AT_ONCE, 0))
+    return int(epoll_wait(poll, events.ctypes.data, BATCH, 0))
 
 
 @compiled
@@ -176,7 +187,7 @@ def _sleep(seconds: float, waiting: Ints, time: Ints) -> None:
 @compiled
 def _read(net: EmulatedNetwork, device: int, source: int, time: Ints) -> None:
     """Read packets that a host sends; drop those that are not for another host."""
-    for _ in range(AT_ONCE):
+    for _ in range(BATCH):
         packet = free_packet(net)
         if packet == NONE:
             return
@@ -200,7 +211,7 @@ def _write(net: EmulatedNetwork, devices: Ints, time: Ints) -> None:
     while packet != NONE:
         at = net.data[packet].ctypes.data
         # The write fails if the host is about to end, which does not matter.
-        write(devices[net.target[packet]], at, np.uint64(net.size[packet] + OFFLOAD_HEADER))
+        write(devices[net.packets[packet].target], at, np.uint64(net.packets[packet].size + OFFLOAD_HEADER))
         release(net, packet)
         packet = advance(net, until)
 

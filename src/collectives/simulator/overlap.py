@@ -14,14 +14,14 @@ from collectives.simulator.trace import line, writing
 
 
 class Sending(NamedTuple):
-    """When a bucket's all-reduce begins and ends, in seconds."""
+    """The begin and end of a bucket's all-reduce, in seconds."""
 
     begin: float
     end: float
 
 
 def sendings(ready: Sequence[float], seconds: Sequence[float]) -> list[Sending]:
-    """The buckets on the lane of communication, in order: each begins when it is ready and the one before has ended.
+    """Return the buckets in the order of communication: each begins when it is ready and the one before has ended.
 
     ``ready`` is when the last gradient of each bucket is there, ``seconds`` how long its all-reduce takes alone.
 
@@ -36,7 +36,7 @@ def sendings(ready: Sequence[float], seconds: Sequence[float]) -> list[Sending]:
 
 
 def exposed(ready: Sequence[float], seconds: Sequence[float]) -> float:
-    """Seconds of communication after the computing, which ends when the last bucket is ready.
+    """Return the seconds of communication after the computing, which ends when the last bucket is ready.
 
     One bucket hides nothing; of equal ones, all but the last can be hidden if computing them takes as long.
 
@@ -47,7 +47,7 @@ def exposed(ready: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def ready_times(buckets: int, backward: float) -> list[float]:
-    """When each of these equal buckets is ready, in seconds since the backward pass began, which takes ``backward``.
+    """Return when each of these equal buckets is ready, in seconds since the backward pass of ``backward`` s began.
 
     >>> ready_times(4, 1.0)
     [0.25, 0.5, 0.75, 1.0]
@@ -61,7 +61,7 @@ LINES = {FORWARD: 0, BACKWARD: 0, REDUCE: 1}
 
 
 class Activity(NamedTuple):
-    """What a rank did from ``begin`` to ``end``, in seconds since it left the barrier before the step.
+    """A rank's work from ``begin`` to ``end``, in seconds since it left the barrier before the step.
 
     ``nth`` is the layer, or the bucket in the order of their all-reduces; ``bytes`` are those of the bucket.
     """
@@ -75,7 +75,7 @@ class Activity(NamedTuple):
 
 
 def computing(rank: int, marks: Sequence[float]) -> list[Activity]:
-    """The layers' passes, from the times at their borders: forward through all layers, and back.
+    """Return the layers' passes from the times at their borders: forward through all layers, and back.
 
     >>> [(span.what, span.nth, span.end) for span in computing(0, [0.0, 1.0, 1.0, 3.0])]
     [('forward', 0, 1.0), ('backward', 0, 3.0)]

@@ -14,7 +14,7 @@ import numpy as np
 from collectives.compiled import compiled
 from collectives.machine import Machine
 from collectives.schedule import Bools, Ints, Messages
-from collectives.simulator.links import Floats, done_at, free_at, occupy
+from collectives.simulator.kernel import Floats, done_at, free_at, occupy
 from collectives.topology.graph import Graph, graph, ways
 
 
@@ -31,7 +31,7 @@ class RoutedLinks(NamedTuple):
 
 
 class RoutedClocks(NamedTuple):
-    """When links are free, when chunks are there, and what has passed."""
+    """The times at which links are free and chunks are there, and the traffic so far."""
 
     links: Floats  # by link: GAP, BEGIN and END as in `links`
     cells: Floats  # by (chunk, rank): when it has arrived
@@ -46,7 +46,7 @@ class RoutedClocks(NamedTuple):
 
 
 def routed_links(machine: Machine, p: int) -> tuple[Graph, RoutedLinks]:
-    """The machine's graph for p ranks, and its links as arrays. Raises ValueError as `topology.graph` does."""
+    """Return the machine's graph for p ranks, and its links as arrays. Raises ValueError as `topology.graph` does."""
     of = graph(machine, p)
     n, along, between = of.vertices, ways(of), np.zeros((of.vertices, of.vertices), dtype=np.bool_)
     between[of.network[:, 0], of.network[:, 1]] = True
@@ -64,12 +64,12 @@ def routed_links(machine: Machine, p: int) -> tuple[Graph, RoutedLinks]:
     )
 
 
-def routed_clocks(of: Graph, k: int) -> RoutedClocks:
-    """Clocks before the first message: everything is free."""
+def routed_clocks(of: Graph, cells: Floats) -> RoutedClocks:
+    """Return the clocks before the first message: everything is free."""
     links = of.vertices**2
     return RoutedClocks(
         links=np.zeros((links, 3)),
-        cells=np.zeros((k, of.p)),
+        cells=cells,
         finish=np.zeros(of.p),
         busy=np.zeros(links),
         bytes=np.zeros(2, dtype=np.int64),
@@ -85,7 +85,7 @@ def routed_clocks(of: Graph, k: int) -> RoutedClocks:
 def simulate_step(
     sent: Messages, chunk: Ints, count: Ints, add: Bools, edges: Ints, n: int, links: RoutedLinks, now: RoutedClocks
 ) -> None:
-    """One step: what its messages load, when each starts and arrives, and what they occupy."""
+    """Simulate one step: add up the loads, start each message, and occupy the links."""
     for j in range(len(sent.src)):
         pair = sent.src[j] * n + sent.dst[j]
         for at in range(links.first[pair], links.first[pair + 1]):
@@ -102,7 +102,7 @@ def _start(
     sent: Messages, j: int, chunk: Ints, count: Ints, add: Bools, edges: Ints,
     n: int, links: RoutedLinks, now: RoutedClocks,
 ) -> None:  # fmt: skip
-    """A message waits for its chunks and its links, and takes as long as the busiest of them."""
+    """Start a message when its chunks are there and its links are free, for as long as the busiest link takes."""
     s, added, begin = sent.src[j], 0, 0.0
     for at in range(sent.first[j], sent.first[j + 1]):
         i = sent.row[at]
@@ -126,7 +126,7 @@ def _start(
 
 @compiled
 def _commit(sent: Messages, j: int, chunk: Ints, count: Ints, n: int, links: RoutedLinks, now: RoutedClocks) -> None:
-    """Occupy the links, once each; note what has arrived; reset the loads."""
+    """Occupy each link once, note what has arrived, and reset the loads."""
     s, d, between = sent.src[j], sent.dst[j], 0
     pair = s * n + d
     for link in links.link[links.first[pair] : links.first[pair + 1]]:

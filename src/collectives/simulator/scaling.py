@@ -59,7 +59,7 @@ def row(case: Case) -> Row:
 
 
 def segmented(case: Case) -> tuple[int, Simulation]:
-    """The best of 1, 2, 4, … segments, and its simulation; doubles while the time falls by at least 1%.
+    """Find the best of 1, 2, 4, … segments, and its simulation; double them while the time falls by at least 1 %.
 
     An algorithm that takes no segments has 1; a case that says its number has that one.
     """
@@ -81,14 +81,14 @@ def _simulated(case: Case, segments: int) -> Simulation:
 
 
 def schedule(case: Case) -> Schedule:
-    """The schedule of a case, on nodes as the machine has them, or on a part of one."""
+    """Build the schedule of a case, on nodes as the machine has them, or on a part of one."""
     node = min(case.machine.ranks_per_node, case.ranks)
     options = {"segments": case.segments, "ranks_per_node": node, "root": case.root}
     return build(case.collective, case.algorithm, case.ranks, **options)
 
 
 def line(row: Row) -> str:
-    """A row as the terminal shows it."""
+    """Describe a row in one line."""
     segments = f" in {row['segments']} segments" if row["segments"] > 1 else ""
     return (
         f"{row['collective']} by {row['algorithm']}{segments} on {row['ranks']:,} ranks of {row['machine']}, "
@@ -98,7 +98,7 @@ def line(row: Row) -> str:
 
 
 def rows(cases: Sequence[Case], on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
-    """Simulate all cases, the largest first, on all cores; returns their rows in the cases' order."""
+    """Simulate all cases, the largest first, on all cores; return their rows in the cases' order."""
     order = sorted(range(len(cases)), key=lambda i: cases[i].ranks, reverse=True)
     found: dict[int, Row] = {}
     for i, simulated in zip(order, _on_all_cores(row, [cases[i] for i in order]), strict=True):
@@ -161,5 +161,5 @@ def _may_win(case: Case, found: Sequence[Row]) -> bool:
 
 
 def fastest(found: Any) -> Any:
-    """The fastest row of each (machine, ranks, bytes); takes and returns a pandas data frame."""
+    """Return the fastest row of each (machine, ranks, bytes), from and as a pandas data frame."""
     return found.loc[found.groupby(["machine", "ranks", "bytes"]).seconds.idxmin()]

@@ -1,4 +1,4 @@
-"""How long any schedule takes on a machine, step by step, with clocks for ranks, ports and shared links.
+"""Simulate the time that any schedule takes on a machine, step by step, with clocks for ranks, ports and shared links.
 
 A message of m bytes by a link of (latency, overhead, rate), sent in step t:
 
@@ -38,15 +38,23 @@ import numpy as np
 
 from collectives.machine import Machine, Protocol
 from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step, need_ranks_only
-from collectives.simulator import clocks as inner
-from collectives.simulator import routed
-from collectives.simulator.clocks import Clocks, Scratch, UnsureError, new_clocks
-from collectives.simulator.links import Floats, Links, links_of, protocol_of, shared_links
-from collectives.simulator.ring_forwarding import RepeatedSteps
+from collectives.simulator import kernel, routed
+from collectives.simulator.kernel import (
+    Clocks,
+    Floats,
+    Links,
+    Scratch,
+    UnsureError,
+    links_of,
+    new_clocks,
+    new_scratch,
+    protocol_of,
+)
+from collectives.simulator.repeated import RepeatedSteps
 from collectives.simulator.routed import routed_clocks, routed_links
 
 # Clocks by (rank, chunk) need 8 bytes each: 2 GiB.
-MOST_CELLS = 1 << 28
+MAX_CELLS = 1 << 28
 
 
 class TimedMessages(NamedTuple):
@@ -85,7 +93,7 @@ class Simulation:
 def simulate(
     schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None, on_step: OnStep | None = None
 ) -> Simulation:
-    """The time that a schedule takes for a buffer of ``n`` bytes; the module's docstring describes the model.
+    """Simulate a schedule for a buffer of ``n`` bytes on a machine; the module's docstring describes the model.
 
     The result equals that of a plain loop over all messages with ``start = max(data, ports, shared links)``.
     ``algorithm`` selects the machine's protocols for that name. ``on_step`` sees the messages of every step.
@@ -131,11 +139,10 @@ def _silent(setting: _Setting) -> Simulation:
 
 
 def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None) -> Simulation:
-    """The same on a machine with links: `routed` describes what differs."""
+    """Simulate a schedule on a machine with links; `routed` describes what differs."""
     need_ranks_only(schedule, f"a machine with links, as {machine.name}")
-    _need_memory(schedule, schedule.p * schedule.k)
     of, links = routed_links(machine, schedule.p)
-    now, edges, count = routed_clocks(of, schedule.k), schedule.cut_bytes(n), 0
+    now, edges, count = routed_clocks(of, _cells(schedule.k, of.p)), schedule.cut_bytes(n), 0
     for t, step in enumerate(schedule.steps()):
         sent = step.messages(edges)
         count += len(sent.src)
@@ -145,7 +152,7 @@ def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None
             times = (column[: len(sent.src)].copy() for column in (now.start, now.left, now.arrival))
             end = step.chunk[begin] + step.count[begin]
             on_step(t, TimedMessages(sent.src, sent.dst, step.chunk[begin], end, sent.size.astype(float), *times))
-    a, b = divmod(int(now.busy.argmax()), of.vertices)
+    a, b = divmod(_first_of_the_largest(now.busy), of.vertices)
     names = zip(("inside", "network"), now.bytes, strict=True)
     by_class = {name: int(nbytes) for name, nbytes in names if nbytes or name == "inside"}
     busiest = f"link from {_vertex(a, of.p)} to {_vertex(b, of.p)}", float(now.busy.max())
@@ -157,7 +164,7 @@ def _vertex(a: int, p: int) -> str:
 
 
 class _Setting(NamedTuple):
-    """What all steps of one simulation share."""
+    """All that the steps of one simulation share."""
 
     schedule: Schedule
     machine: Machine
@@ -176,45 +183,31 @@ def _setting(schedule: Schedule, machine: Machine, n: int, protocols: tuple[Prot
 
 
 def _beyond(machine: Machine, schedule: Schedule) -> Ints:
-    """The node of every switch: the ranks' own if they fill one, otherwise a node in groups of its own."""
+    """Return the node of every switch: the ranks' own if they fill one, otherwise a node in groups of its own."""
     group = max((level.nodes for level in machine.levels), default=1)
     nodes = -(-schedule.p // machine.ranks_per_node)
     return np.full(schedule.switches, 0 if nodes == 1 and machine.inside else -(-nodes // group) * group)
 
 
-def _scratch(p: int, links: Links, rows: int) -> Scratch:
-    shared = shared_links(links)
-    return Scratch(
-        egress=np.zeros(2 * p),
-        ingress=np.zeros(2 * p),
-        reducing=np.zeros(2 * p),
-        shared=np.zeros(shared),
-        shared_start=np.full(shared, np.inf),
-        first=np.zeros(rows, dtype=np.int64),
-        end=np.zeros(rows, dtype=np.int64),
-        added=np.zeros(rows),
-        ready=np.zeros(rows),
-        protocol=np.zeros(rows, dtype=np.int8),
-        kind=np.zeros(rows, dtype=np.int8),
-        start=np.zeros(rows),
-        left=np.zeros(rows),
-        arrival=np.zeros(rows),
-    )
-
-
 def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks, float]:
-    """All steps; returns the clocks and the size of the largest message."""
+    """Simulate all steps; return the clocks and the bytes of the largest message."""
     schedule, links = setting.schedule, setting.links
-    clocks, cells = new_clocks(schedule.participants, links), _cells(schedule, by_cell)
-    scratch, largest, before = _scratch(schedule.participants, links, rows=0), 0.0, Step([], [], [])
+    clocks, cells = (
+        new_clocks(schedule.participants, links),
+        _cells(schedule.k if by_cell else 0, schedule.participants),
+    )
+    scratch, largest, before = new_scratch(schedule.participants, links, rows=0), 0.0, Step([], [], [])
 
     def play(step: Step) -> Messages:
         nonlocal scratch, largest
         step = step if schedule.one_port else _sorted(step)
         if len(step) > len(scratch.first):
-            scratch = _scratch(schedule.participants, links, rows=2 * len(step))
+            scratch = new_scratch(schedule.participants, links, rows=2 * len(step))
         sent, rows = step.messages(setting.edges), (step.chunk, step.count, step.add)
-        if inner.simulate_step(sent, *rows, setting.edges, setting.node, links, clocks, cells, scratch) == inner.UNSURE:
+        if (
+            kernel.simulate_step(sent, *rows, setting.edges, setting.node, links, clocks, cells, scratch)
+            == kernel.UNSURE
+        ):
             raise UnsureError
         largest = max(largest, float(sent.size.max(initial=0)))
         return sent
@@ -226,18 +219,18 @@ def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Cloc
         if repeated:
             _need_repeated(t, step, before)
         before = step
-        if repeats is not None and repeats.simulate(step, repeated):
+        if repeats is not None and repeats.wait(step, repeated):
             continue
         sent = play(step)
         if on_step is not None:
             on_step(t, _messages(sent, scratch))
     if repeats is not None:
-        repeats.leave()
+        repeats.finish()
     return clocks, largest
 
 
 def _sorted(step: Step) -> Step:
-    """By sender and receiver: where messages share a port, the order of their sums shows in the last bits."""
+    """Sort rows by sender and receiver, because the order of the sums at a shared port shows in the last bits."""
     order = np.lexsort((step.dst, step.src))
     return Step(*(getattr(step, name)[order] for name in Step.__slots__))
 
@@ -250,18 +243,14 @@ def _need_repeated(t: int, step: Step, before: Step) -> None:
             raise ScheduleError(f"step {t} differs from step {t - 1} in {name}, but is declared to repeat it")
 
 
-def _cells(schedule: Schedule, by_cell: bool) -> Floats:
-    """A clock for every (chunk, rank), or none if a clock for every rank is enough."""
-    _need_memory(schedule, schedule.participants * schedule.k if by_cell else 0)
-    return np.zeros((schedule.k, schedule.participants) if by_cell else (0, 0))
-
-
-def _need_memory(schedule: Schedule, cells: int) -> None:
-    if cells > MOST_CELLS:
+def _cells(k: int, p: int) -> Floats:
+    """Return a clock for every (chunk, rank). Raises ValueError if they need more than 2 GiB."""
+    if p * k > MAX_CELLS:
         raise ValueError(
-            f"too many clocks: got {schedule.p:,} ranks x {schedule.k:,} chunks, {8 * cells / 2**30:.0f} GiB, "
-            f"expected at most {8 * MOST_CELLS / 2**30:.0f} GiB"
+            f"too many clocks: got {p:,} ranks x {k:,} chunks, {8 * p * k / 2**30:.0f} GiB, "
+            f"expected at most {8 * MAX_CELLS / 2**30:.0f} GiB"
         )
+    return np.zeros((k, p))
 
 
 def _messages(sent: Messages, now: Scratch) -> TimedMessages:
@@ -287,10 +276,10 @@ def _result(setting: _Setting, clocks: Clocks, largest: float) -> Simulation:
 
 
 def _busiest(setting: _Setting, clocks: Clocks, p: int) -> tuple[str, float]:
-    """The port or shared link that was occupied longest, by name."""
-    way, port = divmod(int(clocks.busy.argmax()), 2 * p)
+    """Return the port or shared link that was occupied longest, by name, and its occupied seconds."""
+    way, port = divmod(_first_of_the_largest(clocks.busy.ravel()), 2 * p)
     busy = float(clocks.busy[way, port])
-    link = int(clocks.shared_busy.argmax())
+    link = _first_of_the_largest(clocks.shared_busy)
     if clocks.shared_busy[link] <= busy:
         where = "network" if port >= p else "inside"
         return f"{where} port of rank {port % p}, {('sending', 'receiving')[way]}", busy
@@ -299,3 +288,8 @@ def _busiest(setting: _Setting, clocks: Clocks, p: int) -> tuple[str, float]:
     way, group = divmod(link - int(egress[level]), int(ingress[level] - egress[level]))
     what = "network port" if level == 0 else f"uplink of {setting.machine.levels[level - 1].name}"
     return f"{what} {group}, {('outward', 'inward')[way]}", float(clocks.shared_busy[link])
+
+
+def _first_of_the_largest(seconds: Floats) -> int:
+    """Return the index of the first value that is the largest but for rounding."""
+    return int((seconds >= seconds.max() * (1 - 1e-12)).argmax())

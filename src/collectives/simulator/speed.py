@@ -25,7 +25,7 @@ class Goal(NamedTuple):
 
 
 def goals() -> list[Goal]:
-    """The benchmark: a ring of 1.2 billion messages, two trees up to a million ranks, and a whole figure set.
+    """Return the goals: a ring of 1.2 billion messages, two trees up to a million ranks, and a whole figure set.
 
     >>> [goal.what for goal in goals()][:2]
     ['ring, 64 MiB', 'two_tree, 8 B']
@@ -46,13 +46,13 @@ def goals() -> list[Goal]:
 
 
 def benchmark(on_row: Callable[[Row], None], wanted: Sequence[Goal] | None = None) -> None:
-    """Measure these goals, or all; a row for each, with the wanted and the measured seconds."""
+    """Measure these goals, or all; report a row for each, with the wanted and the measured seconds."""
     for goal in goals() if wanted is None else wanted:
         on_row(_measured_apart(goal))
 
 
 def _measured_apart(goal: Goal) -> Row:
-    """In a fresh process, so that its peak memory is that of the goal alone."""
+    """Measure a goal in a fresh process, so that its peak memory is that of the goal alone."""
     with workers(1, fresh=True) as pool:
         return pool.submit(_measured, goal).result()
 
@@ -76,12 +76,12 @@ def _measured(goal: Goal) -> Row:
 
 
 def _peak_mib(who: int) -> float:
-    """The largest process so far: Linux counts KiB, macOS bytes."""
+    """Return the peak memory in MiB; Linux counts KiB, macOS bytes."""
     return resource.getrusage(who).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def lines(measured: Row) -> str:
-    """A row as the terminal shows it."""
+    """Describe a row in one line."""
     return (
         f"{measured['what']:<36}{measured['ranks']:>10,}{measured['messages']:>15,}{measured['seconds']:>9.2f} s"
         f"{measured['wanted_seconds']:>7g} s{measured['messages_per_second'] / 1e6:>10.1f} M/s"

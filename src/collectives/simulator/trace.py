@@ -1,4 +1,4 @@
-"""When every message of a schedule starts and arrives on a machine: as numbers, and as a trace.
+"""Times at which the messages of a schedule start and arrive on a machine: as numbers, and as a trace.
 
 Traces are for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one process a rank.
 """
@@ -17,14 +17,14 @@ from collectives.schedule import Schedule, run
 from collectives.simulator.simulation import Simulation, TimedMessages, simulate
 
 # Viewers fail with more messages than this.
-MOST_MESSAGES = 1_000_000
+MAX_MESSAGES = 1_000_000
 
 Event = dict[str, Any]
 Flights = list[tuple[list[float], list[float]]]
 
 
 def flights(schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Flights:
-    """For each step the messages' starts and arrivals in seconds, in the order of `Step.messages`.
+    """Return the messages' starts and arrivals in seconds for each step, in the order of `Step.messages`.
 
     Cost: a simulation, and two numbers for every message.
 
@@ -44,7 +44,7 @@ def flights(schedule: Schedule, machine: Machine, n: int, algorithm: str | None 
 
 
 def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
-    """Simulate ``n`` bytes, and write every message's sending and receiving to a JSON file; returns the simulation.
+    """Simulate ``n`` bytes, write every message's sending and receiving to a JSON file, and return the simulation.
 
     Each rank or switch has two lines: messages that it sends, until they have left, and messages that it receives, from
     the first byte on. Raises ValueError for more than a million messages and for a path that is not a regular file, and
@@ -53,9 +53,9 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
     with writing(path, schedule.p, schedule.switches) as events:
 
         def on_step(t: int, messages: TimedMessages) -> None:
-            if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.participants:
+            if len(events) + 2 * len(messages.src) > 2 * MAX_MESSAGES + schedule.participants:
                 raise ValueError(
-                    f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"
+                    f"trace too long: expected at most {MAX_MESSAGES:,} messages; take fewer ranks or segments"
                 )
             for row in zip(*messages, strict=True):
                 events.extend(_events(t, *row))
@@ -65,7 +65,7 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
 
 @contextmanager
 def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Event]]:
-    """A list of events for the block to extend, with a name for each rank and switch; written if the block succeeds.
+    """Yield a list of events for the block to extend, and write it if the block succeeds.
 
     Raises ValueError for a path that is not a regular file, and OSError if the disk is full. After an error the old
     file is unchanged.
@@ -85,7 +85,7 @@ def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Ev
 
 
 def line(rank: int, nth: int, name: str, start: float, lasts: float) -> Event:
-    """What a rank does on its ``nth`` line from ``start`` on, in seconds."""
+    """Return the event of a rank that is busy on its ``nth`` line for ``lasts`` seconds from ``start`` on."""
     shown = {"pid": int(rank), "tid": nth, "name": name, "ts": float(start) * 1e6, "dur": float(lasts) * 1e6}
     return {"ph": "X"} | shown
 

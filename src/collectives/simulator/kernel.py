@@ -1,29 +1,147 @@
-"""The inner loops of `simulation`, compiled: how a step's messages advance the clocks of ranks, ports and shared links.
+"""The simulator's inner loops, compiled: how a step's messages advance the clocks of ranks, ports and shared links.
 
-`simulation` says what is modelled. Arrays are indexed by rank, by port (class * p + rank) or by shared link, as `links`
-numbers them. Times are seconds.
+`simulation` says what is modelled. A message's class is 0 inside a node and 1 through the network; its kind also tells
+how many of the network's levels it passes. A shared link is one that several ranks use: a node's network port, or a
+group's uplink, each in both directions. Arrays are indexed by rank, by port (class * p + rank) or by shared link. Times
+are seconds.
+
+A port or shared link remembers one occupied period and the gap before it: it is free from GAP to BEGIN, occupied from
+BEGIN to END, and free after that.
 """
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.compiled import compiled
+from collectives.machine import Machine, Protocol
 from collectives.schedule import Ints, Messages
-from collectives.simulator.links import (
-    Floats,
-    Links,
-    done_at,
-    free_at,
-    kind_of,
-    occupy,
-    protocol_of,
-    shared_links,
-    slowed,
-)
 
-# What `simulate_step` and `steady_state.repeat` return.
+Floats = NDArray[np.float64]
+
+GAP, BEGIN, END = 0, 1, 2
+
+
+class Links(NamedTuple):
+    """The machine as arrays: by protocol, and by class or kind of link where there is a second axis."""
+
+    limit: Floats  # bytes of a message up to which a protocol is taken
+    latency: Floats  # by kind: inside, network, levels
+    overhead: Floats
+    beta: Floats  # by kind: inside, network, levels
+    stretch: Floats  # 1 / share, by protocol
+    lowest: int  # the first level whose shared links count: 1 where each rank has a network port of its own
+    group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
+    shared_beta: Floats  # by level: of the link that the group shares
+    slower: Floats  # by rank: how many times as long a byte takes through its node's network port
+    ported: Floats  # by rank 1, by switch 0: it has a port for each rank, which waits for that rank's port only
+    egress: Ints  # of each level: the first shared link out of its groups …
+    ingress: Ints  # … and the first into them
+    gamma: float
+
+
+@compiled
+def kind_of(s: int, d: int, node: Ints, group: Ints) -> int:
+    """Return 0 inside a node, 1 through the network, 1 + l through its level l (levels nest)."""
+    if node[s] == node[d]:
+        return 0
+    kind = 1
+    for level in range(1, len(group)):
+        if group[level, s] != group[level, d]:
+            kind = 1 + level
+    return kind
+
+
+@compiled
+def protocol_of(size: float, limit: Floats) -> int:
+    """Return the first protocol that takes messages of this size in bytes; the last takes all."""
+    q = 0
+    while size > limit[q]:
+        q += 1
+    return q
+
+
+@compiled
+def slowed(beta: float, network: float, slower: float) -> float:
+    """Return the seconds for which a byte occupies a port to the network that is ``slower`` than others.
+
+    Numbers only: a call that hands over `Links` costs 20 ns.
+    """
+    return max(beta, network * slower)
+
+
+def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...], switches: int = 0) -> Links:
+    """Return the machine as arrays for these protocols and for ranks on these nodes, of which the last are switches."""
+    inside = machine.inside or machine.network
+    share = np.array([protocol.share for protocol in protocols])
+    rank, g = np.arange(len(node)), machine.ranks_per_node
+    port = node * machine.ports + rank % g * machine.ports // g
+    group = np.stack([port, *(node // level.nodes for level in machine.levels)])
+    groups = group.max(axis=1) + 1
+    egress = np.cumsum(2 * groups) - 2 * groups
+    slowest = [1 / level.rate if level.rate else 0.0 for level in machine.levels]
+    uplinks = [1 / level.uplink if level.uplink else 0.0 for level in machine.levels]
+    return Links(
+        limit=np.array([np.inf if protocol.up_to is None else protocol.up_to for protocol in protocols], dtype=float),
+        latency=np.array([_latencies(machine, protocol) for protocol in protocols]),
+        overhead=np.array([[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]),
+        beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])]) / share[:, None],
+        stretch=1 / share,
+        lowest=int(machine.ports == g),
+        group=group,
+        shared_beta=np.array([machine.network.beta, *uplinks]),
+        slower=np.array([machine.slower.get(each, 1.0) for each in node.tolist()]),
+        ported=np.repeat([1.0, 0.0], [len(node) - switches, switches]),
+        egress=egress,
+        ingress=egress + groups,
+        gamma=machine.gamma,
+    )
+
+
+def _latencies(machine: Machine, protocol: Protocol) -> list[float]:
+    """Return the latency by kind, in seconds; that of every level passed is added."""
+    levels = accumulate((level.latency for level in machine.levels), initial=protocol.network.latency)
+    return [protocol.inside.latency, *levels]
+
+
+def shared_links(links: Links) -> int:
+    """Return the number of shared links, each direction counted."""
+    return int(2 * links.ingress[-1] - links.egress[-1])
+
+
+# The functions take all ports and an index: a row of an array as an argument costs as much as the function.
+
+
+@compiled
+def free_at(ports: Floats, i: int, ready: float) -> float:
+    """Return when a message that is ready can begin at port ``i``: in the gap, or after the occupied period."""
+    at = max(ready, float(ports[i, GAP]))
+    return at if at < ports[i, BEGIN] else max(ready, float(ports[i, END]))
+
+
+@compiled
+def done_at(ports: Floats, i: int, begin: float, lasts: float) -> float:
+    """Return when a message is done; one that is too long for the gap goes on after the occupied period."""
+    end = begin + lasts
+    rest = 0.0 if begin >= ports[i, BEGIN] or end <= ports[i, BEGIN] else float(ports[i, END] - ports[i, BEGIN])
+    return end + rest
+
+
+@compiled
+def occupy(ports: Floats, i: int, begin: float, end: float) -> None:
+    """Occupy the port from begin to end, and remember the last of its gaps."""
+    if end <= ports[i, BEGIN]:
+        ports[i, GAP] = end
+    elif begin > ports[i, END]:
+        ports[i, GAP], ports[i, BEGIN], ports[i, END] = ports[i, END], begin, end
+    else:  # a gap is forgotten when work goes on after it without a pause
+        ports[i, GAP] = ports[i, BEGIN] = min(ports[i, BEGIN], begin)
+        ports[i, END] = max(ports[i, END], end)
+
+
+# The results of `simulate_step`.
 DONE, UNSURE = 0, 1
 
 
@@ -32,7 +150,7 @@ class UnsureError(Exception):
 
 
 class Clocks(NamedTuple):
-    """When ports and shared links are free again, and what has passed through them."""
+    """The times at which ports and shared links are free again, and their traffic so far."""
 
     arrived: Floats  # by rank: the latest arrival of a message there …
     first: Ints  # … and the run of chunks that it brought
@@ -48,7 +166,7 @@ class Clocks(NamedTuple):
 
 
 def new_clocks(p: int, links: Links) -> Clocks:
-    """Clocks before the first message: everything is free."""
+    """Return the clocks before the first message: everything is free."""
     shared, kinds = shared_links(links), 1 + len(links.group)
     return Clocks(
         arrived=np.zeros(p),
@@ -84,12 +202,33 @@ class Scratch(NamedTuple):
     arrival: Floats
 
 
+def new_scratch(p: int, links: Links, rows: int) -> Scratch:
+    """Return room for the messages of a step with so many rows."""
+    shared = shared_links(links)
+    return Scratch(
+        egress=np.zeros(2 * p),
+        ingress=np.zeros(2 * p),
+        reducing=np.zeros(2 * p),
+        shared=np.zeros(shared),
+        shared_start=np.full(shared, np.inf),
+        first=np.zeros(rows, dtype=np.int64),
+        end=np.zeros(rows, dtype=np.int64),
+        added=np.zeros(rows),
+        ready=np.zeros(rows),
+        protocol=np.zeros(rows, dtype=np.int8),
+        kind=np.zeros(rows, dtype=np.int8),
+        start=np.zeros(rows),
+        left=np.zeros(rows),
+        arrival=np.zeros(rows),
+    )
+
+
 @compiled
 def prepare(
     sent: Messages, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
-    """Each message's kind, how much of it is added, and when its data are there. DONE or UNSURE."""
+    """Find each message's kind, its bytes that are added, and when its data are there. Returns DONE or UNSURE."""
     by_cell = len(cells) > 0
     for j in range(len(sent.src)):
         s, added, ready = sent.src[j], 0, 0.0
@@ -112,7 +251,7 @@ def prepare(
 
 @compiled
 def load(sent: Messages, p: int, links: Links, now: Scratch) -> None:
-    """How long the step's messages occupy each port and shared link together."""
+    """Add up the seconds for which the step's messages occupy each port and shared link."""
     for j in range(len(sent.src)):
         s, d, kind, size = sent.src[j], sent.dst[j], now.kind[j], float(sent.size[j])
         sends, receives = links.ported[s], links.ported[d]
@@ -140,7 +279,7 @@ def load(sent: Messages, p: int, links: Links, now: Scratch) -> None:
 
 @compiled
 def start(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
-    """When each message starts and has left: it waits for its data, its ports and its shared links."""
+    """Find when each message starts and has left: it waits for its data, its ports and its shared links."""
     for j in range(len(sent.src)):
         s, d, kind, q = sent.src[j], sent.dst[j], now.kind[j], now.protocol[j]
         cls = min(kind, 1)
@@ -169,7 +308,7 @@ def start(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) ->
 
 @compiled
 def commit(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
-    """Occupy ports and shared links until their messages have left; note what has arrived; reset the loads."""
+    """Occupy ports and shared links until their messages have left, note arrivals, and reset the loads."""
     for j in range(len(sent.src)):
         s, d, kind = sent.src[j], sent.dst[j], now.kind[j]
         sender, receiver = min(kind, 1) * p + s, min(kind, 1) * p + d
@@ -200,7 +339,7 @@ def simulate_step(
     sent: Messages, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
-    """One step, of which ``sent`` are the messages. DONE, or UNSURE: only cells can tell when the data are there."""
+    """Simulate one step. Returns UNSURE if only cells tell when the data are there, otherwise DONE."""
     if prepare(sent, chunk, count, add, edges, node, links, clocks, cells, now):
         return UNSURE
     load(sent, len(node), links, now)
