@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.contracts import CONTRACTS
-from collectives_logs.finding import COLLECTIVES, COLOURS, Line, Place, collective_of, named
+from collectives_logs.finding import COLLECTIVES, COLOURS, LogLine, Place, collective_of, named
 from collectives_logs.json_stream import Object, array_in, as_number, as_object, as_text, texts
 from collectives_logs.nccl import HEAD
 
@@ -66,7 +66,7 @@ class TableHead:
     failure: tuple[Place, str] | None = None
 
 
-class Table(NamedTuple):
+class BenchmarkTable(NamedTuple):
     """One sweep over sizes; arrays have one element a size, ascending, each once."""
 
     head: TableHead
@@ -101,7 +101,7 @@ class Table(NamedTuple):
         return f"`{program}_perf -b {low} -e {high} -f 2 -w 20 -n 100`"
 
 
-def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[Table]:
+def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[BenchmarkTable]:
     """Yield the tables that rows make: a new one begins with another type, reduction or root, or where sizes fall.
 
     Rows without a time or a size are left out. Without rows, there is a table if sizes were asked for or a run failed.
@@ -120,7 +120,7 @@ def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[Table]:
         yield _table(head, some)
 
 
-def _table(head: TableHead, rows: list[TableRow]) -> Table:
+def _table(head: TableHead, rows: list[TableRow]) -> BenchmarkTable:
     us, _, busbw, wrong = np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
     nbytes = np.array([row.nbytes for row in rows])
     times = np.where(np.isfinite(us), us, us[::-1]) * 1e-6
@@ -131,7 +131,7 @@ def _table(head: TableHead, rows: list[TableRow]) -> Table:
     ratio = float(np.median(busbw[0, some] * us[0, some] * 1e3 / nbytes[some])) if some.any() else np.nan
     collective = head.name or _collective(head.hints, rows, ranks, ratio)
     is_known = collective in CONTRACTS and ranks > 1
-    return Table(
+    return BenchmarkTable(
         head,
         collective,
         ranks,
@@ -207,7 +207,7 @@ def has_table(start: bytes) -> bool:
     return any(pattern.search(text) for pattern in (CONFIG, TITLES, FAILED))
 
 
-def printed_tables(lines: Iterable[Line], hints: list[str]) -> Iterator[Table]:
+def printed_tables(lines: Iterable[LogLine], hints: list[str]) -> Iterator[BenchmarkTable]:
     """Yield the tables in these lines of one file; `hints`: collectives that the file's name has.
 
     >>> from collectives_logs.finding import numbered
@@ -281,7 +281,7 @@ def _values(text: str, start: int = 0) -> list[float]:
     return [float(value.replace("N/A", "nan")) for value in found[0].split()] if found else []
 
 
-def _made(begun: PrintedTable) -> Iterator[Table]:
+def _made(begun: PrintedTable) -> Iterator[BenchmarkTable]:
     """Yield the tables that were printed, from the rows of which at least one part is whole."""
     titles, rows = begun.titles, []
     if not titles:
@@ -323,7 +323,7 @@ def has_rows(start: bytes) -> bool:
     return any(_record(line) for line in lines)
 
 
-def report_tables(path: Path, hints: list[str]) -> Iterator[Table]:
+def report_tables(path: Path, hints: list[str]) -> Iterator[BenchmarkTable]:
     """Return the tables of a report, which is one line; if it was cut, of the results before. Raises OSError."""
     before, results = array_in(path, RESULTS)
     config, at = as_object(before.get("config")), Place(str(path), 1)
@@ -342,7 +342,7 @@ def report_tables(path: Path, hints: list[str]) -> Iterator[Table]:
     return tables_of(head, islice(rows, MAX_ROWS))
 
 
-def row_tables(lines: Iterable[Line]) -> Iterator[Table]:
+def row_tables(lines: Iterable[LogLine]) -> Iterator[BenchmarkTable]:
     """Yield the tables that rows make: one for each collective, number of ranks, type, reduction and sweep.
 
     >>> from collectives_logs.finding import numbered

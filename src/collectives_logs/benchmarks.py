@@ -21,8 +21,8 @@ from collectives_logs.benchmark_tables import (
     MAX_ROW_BYTES,
     MAX_TABLES,
     PROGRAM,
+    BenchmarkTable,
     Floats,
-    Table,
     has_rows,
     has_table,
     is_report,
@@ -65,7 +65,7 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
     return findings(found)
 
 
-def tables_of(path: Path) -> Iterator[Table]:
+def tables_of(path: Path) -> Iterator[BenchmarkTable]:
     """Return the tables of a file; its name may have the collective's. Raises OSError."""
     with path.open("rb") as file:
         start = plain(file.read(CHUNK))
@@ -77,7 +77,7 @@ def tables_of(path: Path) -> Iterator[Table]:
     return printed_tables(lines_of([path]), hints)
 
 
-def findings(tables: Sequence[Table]) -> Iterator[Finding]:
+def findings(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
     """Yield facts of the first tables, then what is wrong with any; of several, the findings say which."""
     for table in tables[:MAX_NAMED]:
         yield from _facts(table)
@@ -98,7 +98,7 @@ def findings(tables: Sequence[Table]) -> Iterator[Finding]:
             yield Finding(kind, f"{many(times - MAX_NAMED, 'more table')} with such a finding")
 
 
-def _facts(table: Table) -> Iterator[Finding]:
+def _facts(table: BenchmarkTable) -> Iterator[Finding]:
     nbytes, rate, at = table.nbytes, table.busbw, (table.head.at,)
     ranks = many(table.ranks, "rank") if table.ranks else "ranks that are not named"
     on = f" of {named(table.hosts, MAX_HOSTS)}" if table.hosts else ""
@@ -140,7 +140,7 @@ def _about(nbytes: float) -> str:
     return f"{float(f'{float(number):.2g}'):g} {unit}"
 
 
-def _faults(table: Table) -> Iterator[Finding]:
+def _faults(table: BenchmarkTable) -> Iterator[Finding]:
     yield from _ended(table)
     if not len(table.nbytes):
         return
@@ -162,7 +162,7 @@ def _faults(table: Table) -> Iterator[Finding]:
     yield from against_preset(table)
 
 
-def _ended(table: Table) -> Iterator[Finding]:
+def _ended(table: BenchmarkTable) -> Iterator[Finding]:
     """Yield a run that failed, or one without the sizes up to the last that was asked for."""
     head, nbytes = table.head, table.nbytes
     last = f"after {format_bytes(nbytes[-1])}" if len(nbytes) else "before the first size"
@@ -177,7 +177,7 @@ def _ended(table: Table) -> Iterator[Finding]:
         yield finding("benchmarks.ends early", at, last=last, expected=format_bytes(head.last), again=again)
 
 
-def _wrong(table: Table) -> Iterator[Finding]:
+def _wrong(table: BenchmarkTable) -> Iterator[Finding]:
     bad = np.flatnonzero(table.wrong > 0)
     if len(bad):
         sizes = named([format_bytes(nbytes) for nbytes in table.nbytes[bad]])
@@ -191,11 +191,11 @@ def _wrong(table: Table) -> Iterator[Finding]:
     yield finding("benchmarks.wrong", *at, found=found, again=table.again(nbytes[0], nbytes[-1]))
 
 
-def _places(table: Table, at: Iterable[int]) -> tuple[Place, ...]:
+def _places(table: BenchmarkTable, at: Iterable[int]) -> tuple[Place, ...]:
     return tuple(table.places[i] for i in islice(at, MAX_NAMED))
 
 
-def _dip(table: Table, dip: Dip) -> Finding:
+def _dip(table: BenchmarkTable, dip: Dip) -> Finding:
     nbytes, rate = table.nbytes, table.busbw
     before, lowest = (f"{rate[i]:.3g} GB/s at {format_bytes(nbytes[i])}" for i in dip[:2])
     until = nbytes[min(dip.after, len(nbytes) - 1)]
@@ -208,7 +208,7 @@ def _dip(table: Table, dip: Dip) -> Finding:
     return finding(key, *_places(table, dip[:2]), **falls, again=table.again(nbytes[dip.before], until))
 
 
-def _disturbed(table: Table, at: list[int]) -> Finding:
+def _disturbed(table: BenchmarkTable, at: list[int]) -> Finding:
     """Return sizes that are no fault: something else ran then, or the first one pays for what is set up late."""
     times = [duration(seconds) for seconds in table.times[:, at[0]]]
     first = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
@@ -379,9 +379,9 @@ PRESETS = (
 )
 
 
-def differences(tables: Sequence[Table]) -> Iterator[Finding]:
+def differences(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
     """Yield the outliers of each group of tables that are alike: collective, label, and in one node or in several."""
-    groups: dict[tuple[str, str, bool], list[Table]] = {}
+    groups: dict[tuple[str, str, bool], list[BenchmarkTable]] = {}
     for table in tables:
         if len(table.nbytes) and table.ranks != 1 and table.collective:
             groups.setdefault((table.collective, table.label, len(table.hosts) > 1), []).append(table)
@@ -392,7 +392,7 @@ def differences(tables: Sequence[Table]) -> Iterator[Finding]:
             yield from _high_latencies(group, nbytes[nbytes <= SMALL][:SMALLEST])
 
 
-def _low_rates(group: list[Table], nbytes: Floats) -> Iterator[Finding]:
+def _low_rates(group: list[BenchmarkTable], nbytes: Floats) -> Iterator[Finding]:
     peaks = np.array([table.busbw[np.isin(table.nbytes, nbytes)].max() for table in group])
     shares = _against_others(group, peaks)
     low = np.flatnonzero(shares < LOW_RATE).tolist()
@@ -403,7 +403,7 @@ def _low_rates(group: list[Table], nbytes: Floats) -> Iterator[Finding]:
         yield _outlier("benchmarks.half the rate" if is_half else "benchmarks.low rate", found, group, low, i)
 
 
-def _high_latencies(group: list[Table], small: Floats) -> Iterator[Finding]:
+def _high_latencies(group: list[BenchmarkTable], small: Floats) -> Iterator[Finding]:
     if not len(small) or len(group) < 3:
         return
     latencies = np.array([np.median(table.times[0, np.isin(table.nbytes, small)]) for table in group])
@@ -414,7 +414,7 @@ def _high_latencies(group: list[Table], small: Floats) -> Iterator[Finding]:
         yield _outlier("benchmarks.straggler", found, group, high, i)
 
 
-def _against_others(group: list[Table], values: Floats) -> Floats:
+def _against_others(group: list[BenchmarkTable], values: Floats) -> Floats:
     """Return each value over the median of tables with as many ranks or more, which have no reason to be better."""
     ranks = np.array([table.ranks for table in group])
     found = np.full(len(group), np.nan)
@@ -424,7 +424,7 @@ def _against_others(group: list[Table], values: Floats) -> Floats:
     return found
 
 
-def _outlier(key: str, found: str, group: list[Table], odd: list[int], i: int) -> Finding:
+def _outlier(key: str, found: str, group: list[BenchmarkTable], odd: list[int], i: int) -> Finding:
     """Return the finding on an odd table, with the hosts that all odd tables of its group have and no other has."""
     table, only = group[i], ""
     good = {host for j, other in enumerate(group) if j not in odd for host in other.hosts}
@@ -436,7 +436,7 @@ def _outlier(key: str, found: str, group: list[Table], odd: list[int], i: int) -
     return finding(key, table.head.at, found=f"{table.title}: {found}", only=only, how=how, again=again)
 
 
-def against_preset(table: Table) -> Iterator[Finding]:
+def against_preset(table: BenchmarkTable) -> Iterator[Finding]:
     """Yield the peak as a share of what the preset allows; about half of it or less is a fault."""
     preset = next((preset for pattern, preset in PRESETS if pattern.search(" ".join(table.devices))), "")
     is_one_node = len(table.hosts) == len(table.devices) == 1 < table.ranks
@@ -452,7 +452,7 @@ def against_preset(table: Table) -> Iterator[Finding]:
         yield finding(f"benchmarks.{key}", table.places[top], peak=peak, share=share, **of)
 
 
-def _most(table: Table, preset: str) -> float:
+def _most(table: BenchmarkTable, preset: str) -> float:
     """Return the busbw in GB/s that a preset allows inside a node at the largest size; 0 if nothing says so.
 
     A link-by-link preset needs all ranks of its node.

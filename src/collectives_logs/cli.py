@@ -48,8 +48,8 @@ def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Itera
 
 def row(source: str, found: "Finding") -> dict[str, Any]:
     """Return a finding as JSON has it."""
-    said = {"source": source, "kind": found.kind, "found": found.found, "follows": found.follows, "next": found.next}
-    return said | {"at": [str(place) for place in found.at]}
+    sentences = {"found": found.found, "follows": found.follows, "next": found.next}
+    return {"source": source, "kind": found.kind, **sentences, "at": [str(place) for place in found.at]}
 
 
 def line(of: dict[str, Any]) -> str:

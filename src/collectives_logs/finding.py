@@ -86,23 +86,23 @@ def finding(key: str, *at: Place, **values: object) -> Finding:
     return Finding(row.get("kind", key.partition(".")[2]), found, follows, advice, at[:MAX_NAMED])
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line without its end, and its place."""
 
     at: Place
     text: str
 
 
-def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
+def numbered(texts: Iterable[str], file: str) -> Iterator[LogLine]:
     """Return the lines of a file, counted from 1.
 
     >>> [str(line.at) for line in numbered(["a", "b"], "job.log")]
     ['job.log:1', 'job.log:2']
     """
-    return (Line(Place(file, number), text) for number, text in enumerate(texts, start=1))
+    return (LogLine(Place(file, number), text) for number, text in enumerate(texts, start=1))
 
 
-def lines_of(paths: Sequence[Path], longest: int = MAX_LINE) -> Iterator[Line]:
+def lines_of(paths: Sequence[Path], longest: int = MAX_LINE) -> Iterator[LogLine]:
     """Yield the lines of files, plain or gzip, without colours and cut after `longest` bytes.
 
     Of a longer one with carriage returns the end is kept, too: it is what a progress bar and then an error wrote.

@@ -15,7 +15,7 @@ from importlib import resources
 from itertools import zip_longest
 from typing import NamedTuple
 
-from collectives_logs.finding import COLOURS, Line, LineReader, Place, named, reads
+from collectives_logs.finding import COLOURS, LineReader, LogLine, Place, named, reads
 from collectives_logs.watchdog import WatchdogLog, is_torch
 
 # How near to the cause a line is: it names one, follows from another process's, or only names a result.
@@ -147,7 +147,7 @@ class NcclLog:
     calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
 
     @property
-    def is_told(self) -> bool:
+    def is_explained(self) -> bool:
         """Return True if a line of a known form, or torch's watchdog, says that the job fails."""
         return bool(self.torch.kept) or any(each.form is not None for each in self.messages)
 
@@ -219,7 +219,7 @@ def is_own(text: str) -> bool:
     return bool(is_one) or is_torch(re.sub(r"\s+", "", text))
 
 
-def read(lines: Iterable[Line]) -> NcclLog:
+def read(lines: Iterable[LogLine]) -> NcclLog:
     """Return the log in these lines.
 
     >>> from collectives_logs.finding import numbered

@@ -188,7 +188,7 @@ def _calls(log: NcclLog) -> Iterator[Finding]:
             process, (number, what, line) = min(behind.items(), key=lambda item: item[1][0])
             found = {"count": len(behind), "all": len(calls), "name": name, "most": most, "number": number}
             one = finding("nccl.behind", line, **found, host=process.host, pid=process.pid, call=what)
-            yield one._replace(follows="") if log.is_told else one
+            yield one._replace(follows="") if log.is_explained else one
 
 
 def _on(processes: Iterable[Process]) -> str:
@@ -199,7 +199,7 @@ def _on(processes: Iterable[Process]) -> str:
 
 def _communicator(of: LoggedCommunicator, log: NcclLog) -> Iterator[Finding]:
     """Yield all that the lines about one communicator say, the causes before the effects."""
-    yield from _absent(of, log.is_told)
+    yield from _absent(of, log.is_explained)
     yield from _rings(of)
     yield from _trees(of)
     if of.graph and of.is_one_node:
@@ -213,7 +213,7 @@ def _communicator(of: LoggedCommunicator, log: NcclLog) -> Iterator[Finding]:
         yield finding("nccl.sockets between nodes", log.networks["Socket"].at, found=found)
 
 
-def _absent(of: LoggedCommunicator, is_told: bool) -> Iterator[Finding]:
+def _absent(of: LoggedCommunicator, is_explained: bool) -> Iterator[Finding]:
     """Yield ranks without their last line; a process that fails may lose lines, so nothing follows beside a failure."""
     begun, done = set(of.processes), set(of.complete)
     if done and begun - done:
@@ -221,7 +221,7 @@ def _absent(of: LoggedCommunicator, is_told: bool) -> Iterator[Finding]:
         hosts = named(sorted({of.processes[rank].host for rank in late}))
         last = max(of.complete.values())
         one = finding("nccl.incomplete", last, ranks=ranks(late), name=of.name, hosts=hosts, rank=late[0])
-        yield one._replace(follows="") if is_told else one
+        yield one._replace(follows="") if is_explained else one
 
 
 def _rings(of: LoggedCommunicator) -> Iterator[Finding]:

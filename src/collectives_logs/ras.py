@@ -17,8 +17,8 @@ from collectives_logs.finding import (
     COLOURS,
     MAX_NAMED,
     Finding,
-    Line,
     LineReader,
+    LogLine,
     Place,
     finding,
     lines_of,
@@ -96,7 +96,7 @@ def begins(start: bytes) -> bool:
     return TABLE.search(COLOURS.sub("", start.decode("utf8", "replace"))) is not None
 
 
-def read(lines: Iterable[Line]) -> list[RasReport]:
+def read(lines: Iterable[LogLine]) -> list[RasReport]:
     """Return the last two reports in these lines.
 
     >>> from collectives_logs.finding import numbered

@@ -42,7 +42,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchivedFile:
     """A file in an archive, which is read there, as far as the readers use a path."""
 
     archive: zipfile.ZipFile
@@ -84,7 +84,10 @@ def inside(path: Path, archives: ExitStack) -> list[Path] | None:
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise LogError(f"cannot read {path}: {error}") from None
         infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
-        found, nbytes = cast(list[Path], [Member(archive, info) for info in infos]), sum(i.file_size for i in infos)
+        found, nbytes = (
+            cast(list[Path], [ArchivedFile(archive, info) for info in infos]),
+            sum(i.file_size for i in infos),
+        )
     if len(found) > MAX_FILES or nbytes > MAX_UNPACKED:
         most = f"{MAX_FILES:,} files, or {MAX_UNPACKED:,} bytes unpacked"
         raise LogError(f"{path}: got more than {most}, expected the files of one job")
@@ -132,7 +135,7 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
             raise LogError(refused[0] if refused else f"{paths[0]}: got a folder without a file, expected one")
         if len(refused) > MAX_NAMED:
             refused[MAX_NAMED:] = [f"{len(refused) - MAX_NAMED:,} more files"]
-        yield from (("files", Finding("unreadable", said)) for said in refused)
+        yield from (("files", Finding("unreadable", message)) for message in refused)
         for kind in present:
             alike = [path for path, some in kinds.items() if kind in some]
             try:

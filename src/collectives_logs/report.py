@@ -94,8 +94,8 @@ def times(names: Sequence[str], seconds: Sequence[float], marked: int, what: str
         axes.invert_yaxis()
         axes.spines[["top", "right", "bottom"]].set_visible(False)
 
-    told = ", ".join(f"{name} {duration(value)}" for name, value in zip(names, seconds, strict=True))
-    return picture(paint, f"{what}: {told}.", WIDTH, 0.7 + 0.28 * len(names))
+    values = ", ".join(f"{name} {duration(value)}" for name, value in zip(names, seconds, strict=True))
+    return picture(paint, f"{what}: {values}.", WIDTH, 0.7 + 0.28 * len(names))
 
 
 def curve(nbytes: NDArray[np.float64], busbw: NDArray[np.float64], fitted: NDArray[np.float64]) -> Picture:

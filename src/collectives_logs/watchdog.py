@@ -210,7 +210,13 @@ def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCa
 
 
 def _follows(
-    torch: WatchdogLog, name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member], size: int
+    torch: WatchdogLog,
+    name: str,
+    of: TimedOutGroup,
+    number: int,
+    call: TimedOutCall,
+    those: list[Member],
+    size: int,
 ) -> str:
     """Return what the lines prove about the others: torch's report, who had not enqueued the call, or that all had."""
     if reports := torch.about(number):

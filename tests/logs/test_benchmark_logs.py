@@ -13,7 +13,7 @@ import pytest
 
 from collectives.cli import main
 from collectives.contracts import CONTRACTS
-from collectives_logs.benchmark_tables import Table, printed_tables
+from collectives_logs.benchmark_tables import BenchmarkTable, printed_tables
 from collectives_logs.benchmarks import begins, findings, tables_of
 from collectives_logs.finding import Finding, numbered
 from logs import benchmark_logs as make
@@ -25,7 +25,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 PAIR_SIZES = tuple(1 << power for power in range(10, 31))
 
 
-def read(*logs: str) -> list[Table]:
+def read(*logs: str) -> list[BenchmarkTable]:
     return [table for log in logs for table in printed_tables(numbered(log.splitlines(), "all.log"), [])]
 
 
