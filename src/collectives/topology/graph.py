@@ -165,18 +165,18 @@ def distances(links: Ints) -> Ints:
     return found
 
 
-class Flow(NamedTuple):
+class MaxFlow(NamedTuple):
     """The value of a maximum flow, and the vertices on the source's side of a minimum cut."""
 
     value: int
     side: Ints
 
 
-def flow(capacity: Ints, source: int, sink: int) -> Flow:
+def flow(capacity: Ints, source: int, sink: int) -> MaxFlow:
     """Return the maximum flow between two vertices of a matrix of capacities. Raises ValueError above 31 bits.
 
     >>> flow(np.array([[0, 2, 1], [0, 0, 1], [0, 0, 0]]), 0, 2)
-    Flow(value=2, side=array([0, 1]))
+    MaxFlow(value=2, side=array([0, 1]))
     """
     if capacity.sum(axis=1).max() > MAX_FLOW:
         raise ValueError(
@@ -188,7 +188,7 @@ def flow(capacity: Ints, source: int, sink: int) -> Flow:
     reached[source], size = True, 0
     while size < (size := int(reached.sum())):
         reached |= residual[reached].any(axis=0)
-    return Flow(int(found.flow_value), np.flatnonzero(reached))
+    return MaxFlow(int(found.flow_value), np.flatnonzero(reached))
 
 
 def with_source(capacity: Ints, give: Ints) -> Ints:
