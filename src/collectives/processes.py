@@ -19,10 +19,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -55,6 +55,13 @@ LOST = re.compile(r"Connection (?:closed|reset) by peer")
 
 class RankError(RuntimeError):
     """A rank failed, or the ranks timed out; the message ends with the last lines that were printed."""
+
+
+class Process(Protocol):
+    """What `supervise` watches."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
 
 
 class ChildProcess(subprocess.Popen[bytes]):
@@ -91,14 +98,13 @@ def start(command: list[str], log: Log, environment: dict[str, str], pass_fds: l
 
 def supervise(
     names: list[str],
-    processes: list[ChildProcess],
+    processes: Sequence[Process],
     logs: list[Log],
     events: Callable[[float], list[Event] | None],
     timeout: float,
-    on_event: Callable[[Event], None],
     since: float | None = None,
 ) -> list[Event]:
-    """Wait until every process has ended with exit code 0; return all events, which ``on_event`` sees as they arrive.
+    """Wait until every process has ended with exit code 0; return all events.
 
     ``events(seconds)`` waits at most so long and returns the events that have arrived, or None after the last one.
     Raises RankError if a process fails, or ``timeout`` seconds after ``since`` (a time of the monotonic clock, by
@@ -108,9 +114,7 @@ def supervise(
     while is_open or any(process.poll() is None for process in processes):
         arrived = events(POLL_SECONDS) if is_open else None
         is_open = arrived is not None
-        for event in arrived or []:
-            seen.append(event)
-            on_event(event)
+        seen += arrived or []
         if any(process.poll() for process in processes):
             failed_at = min(failed_at, time.monotonic())
             if not is_open or time.monotonic() > failed_at + LINGER_SECONDS:
@@ -124,7 +128,7 @@ def supervise(
     return seen
 
 
-def _need_time(names: list[str], processes: list[ChildProcess], logs: list[Log], timeout: float, since: float) -> None:
+def _need_time(names: list[str], processes: Sequence[Process], logs: list[Log], timeout: float, since: float) -> None:
     """Raise RankError after ``timeout`` seconds; name a stopped rank, which holds up the others, or the first one."""
     late = [which for which, process in enumerate(processes) if process.poll() is None]
     if not late or time.monotonic() < since + timeout:
@@ -136,7 +140,7 @@ def _need_time(names: list[str], processes: list[ChildProcess], logs: list[Log],
     raise RankError(f"{names[which]}{how} timed out after {timeout:g} s; {last_lines(logs[which])}")
 
 
-def _first_failure(names: list[str], processes: list[ChildProcess], logs: list[Log]) -> str:
+def _first_failure(names: list[str], processes: Sequence[Process], logs: list[Log]) -> str:
     """Return which rank failed first and how: the one that printed its last line first, as its failure caused the rest.
 
     Before it come the ranks that name no peer as the reason: a kernel may close a rank's connections before it has
@@ -154,7 +158,7 @@ def _first_failure(names: list[str], processes: list[ChildProcess], logs: list[L
     return f"{silent}{names[which]} {how}; {last_lines(logs[which])}"
 
 
-def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
+def _silent(processes: Sequence[Process], logs: list[Log]) -> list[int]:
     """Return the running ranks that all failed ranks waited for; none if a rank failed by itself.
 
     A rank that has printed such a failure is no longer silent, although its process may not have ended yet.
@@ -167,7 +171,7 @@ def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
     return sorted(silent & set(map(int, named))) if all(failed) else []
 
 
-def _lost(processes: list[ChildProcess], logs: list[Log]) -> bool:
+def _lost(processes: Sequence[Process], logs: list[Log]) -> bool:
     """Return True if all failed ranks name a peer and a rank has not ended: it may be that peer, about to end."""
     failed = [_has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()]
     return all(failed) and any(process.poll() is None for process in processes)
@@ -221,12 +225,17 @@ def end(processes: list[ChildProcess], grace: float = 0.0) -> None:
     for how in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
         for process in processes:
             if process.returncode is None:
-                with suppress(ProcessLookupError, PermissionError):  # only zombies are left, says macOS
-                    os.killpg(process.pid, how)
+                kill_group(process.pid, how)
         while how != signal.SIGKILL and time.monotonic() < until and any(p.poll() is None for p in processes):
             time.sleep(POLL_SECONDS)
     for process in processes:
         process.wait()
+
+
+def kill_group(group: int, how: int = signal.SIGKILL) -> None:
+    """Send a signal to all processes of a group, if there is one."""
+    with suppress(ProcessLookupError, PermissionError):  # only zombies are left, says macOS
+        os.killpg(group, how)
 
 
 def die_with(parent: int) -> None:
@@ -275,7 +284,7 @@ def _guard(parent: int, file: str, command: list[str]) -> int:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_SECONDS)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    kill_group(os.getpgrp())
     return 1
 
 

@@ -17,11 +17,9 @@ import pytest
 
 from collectives.bench import Settings, bench
 from collectives.bench.settings import group_by_launch
-from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
-from collectives.launch import RankError, fork_server, launch, need_where
+from collectives.emulator import Cluster, address, allowed, cluster, name
+from collectives.launch import RankError, forks, launch, need_where
 from collectives.launch.cluster import launch_on
-from collectives.launch.fork_server import host_servers
-from collectives.launch.request import job_file
 from command import started
 from places import TASKS
 
@@ -251,7 +249,7 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
     seen: list[dict[str, Any]] = []
     for nth in (1, 2):
         events = launch_on(hosts, "counted", {}, 2, timeout=60, on_event=seen.append)
-        servers = {each.process.pid for each in fork_server._servers.values()}
+        servers = {each.process.pid for each in forks._servers.values()}
         assert set(marked_processes(str(tmp_path))) <= servers
         assert events == seen[-1:]
         assert len((tmp_path / "imported").read_text().split()) == nth
@@ -270,37 +268,12 @@ def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: py
         launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=20, on_event=lambda _: None)
 
 
-AS_NOBODY = """
-import os, sys
-from collectives.launch import fork_client
-os.setuid(65534)
-fork_client.main(*sys.argv[1:])
-"""
-
-
-def test_a_fork_server_runs_nothing_for_another_user(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.geteuid():
-        pytest.skip("only root can be another user")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
-    job = {"module": "unwell", "settings": {"do": "nothing"}, "timeout": 60, "store": [address(1), PORT], "ranks": 1}
-    refused, asked = "no rank: the fork server has ended, or is another user's\n", {}
-    with job_file(job) as file, host_servers(hosts.pids, "unwell", {}, 60) as server:
-        for who, code in (("nobody", AS_NOBODY), ("root", AS_NOBODY.replace("65534", "0"))):
-            command = [sys.executable, "-c", code, server, "cluster", f"job={file}"]
-            alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-            with hosts.popen(1, command, environment=alone, stderr=subprocess.PIPE, pass_fds=[file]) as process:
-                asked[who] = process.communicate(timeout=60)[1].decode(), process.returncode
-    assert asked == {"nobody": (refused, 1), "root": ("", 0)}
-
-
-def test_a_fork_server_that_cannot_enter_a_host_says_so(hosts: Cluster) -> None:
+def test_a_host_that_cannot_be_entered_is_named(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
-    with (
-        pytest.raises(RankError, match=r"the fork servers did not start; (.|\n)*No such file or directory"),
-        host_servers([*hosts.pids, gone.pid], "unwell", {}, 60),
-    ):
-        raise AssertionError("it says that it has started")
+    monkeypatch.setattr(hosts, "pids", [*hosts.pids[:3], gone.pid])
+    with pytest.raises(RankError, match=r"^rank 3 of 4 ended with exit code 1; .*\n.*No such file or directory"):
+        launch_on(hosts, "unwell", {"do": "nothing"}, timeout=60, on_event=lambda _: None)
 
 
 def test_collectives_are_right_there(allowed: None) -> None:

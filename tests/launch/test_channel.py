@@ -9,27 +9,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from multiprocessing.connection import CHALLENGE, WELCOME, Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from collectives.launch import address, channel, request, secret, torchrun
-from collectives.launch import command as by_command
+from collectives.launch import address, channel, programs, request, secret, torchrun
 from collectives.launch.address import LOOPBACK
-from collectives.launch.channel import LAUNCHER, PEER, AuthenticatedConnection, ChannelError, Listener, connect
+from collectives.launch.channel import Channel, ChannelError, Listener, connect
 from collectives.launch.request import Request
-from collectives.launch.torchrun import DRIVER, PROCESS, Hub
+from collectives.launch.torchrun import Hub
 
 pytestmark = pytest.mark.integration  # connections, and seconds of waiting for strangers
 
 
 SECRET, OTHER = "s" * 32, "o" * 32
 JOB = {"task": "bench", "settings": {"x": "ü\n"}}
-
-
-Pair = tuple[AuthenticatedConnection, AuthenticatedConnection, socket.socket]
+RANK, DRIVER = {"role": "rank", "rank": 3}, {"role": "driver"}
 
 
 class Launcher:
@@ -37,19 +35,23 @@ class Launcher:
 
     def __init__(self) -> None:
         self.heard: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-        self.listener = Listener(LOOPBACK, SECRET, {"rank"}, self.serve)
+        self.listener = Listener(LOOPBACK, SECRET, self.serve)
         self.address = self.listener.address
 
-    def serve(self, connection: AuthenticatedConnection, _: str, rank: int) -> None:
-        connection.send(JOB)
-        while (message := connection.receive()) is not None:
-            self.heard.put((rank, message))
+    def serve(self, rank: Channel, hello: dict[str, Any]) -> None:
+        rank.send(JOB)
+        while (message := rank.receive()) is not None:
+            self.heard.put((hello["rank"], message))
 
     def works(self) -> bool:
         """Whether a rank with the secret gets its job and is heard, and nobody else has been."""
-        with closing(connect(self.address, SECRET, "rank", 3, 5)) as connection:
-            connection.send({"event": {"row": 1}})
-            return connection.receive() == JOB and self.heard.get(timeout=5) == (3, {"event": {"row": 1}})
+        with connected(self) as rank:
+            rank.send({"event": {"row": 1}})
+            return rank.receive() == JOB and self.heard.get(timeout=5) == (3, {"event": {"row": 1}})
+
+
+def connected(launcher: Launcher) -> closing[Channel]:
+    return closing(connect(launcher.address, SECRET, RANK, 5))
 
 
 @pytest.fixture
@@ -80,26 +82,21 @@ def test_who_has_the_secret_gets_the_job_and_is_heard(launcher: Launcher) -> Non
 
 def test_another_secret_gets_nothing(launcher: Launcher) -> None:
     with pytest.raises(ChannelError, match="no launcher with our secret at 127"):
-        connect(launcher.address, OTHER, "rank", 3, 0)
+        connect(launcher.address, OTHER, RANK, 0)
     assert launcher.works()
-
-
-def test_a_role_that_is_not_expected_gets_nothing(launcher: Launcher) -> None:
-    with pytest.raises(ChannelError, match="no launcher with our secret"):
-        connect(launcher.address, SECRET, "driver", 3, 0)
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        b"\n",
-        b"rank 3 nonsense\n",
-        b"\xff" * 300 + b"\n",
+        b"\0\0\0\0",
+        b"\0\0\0\4rank",
+        b"\xff" * 300,
+        b"\0\0\1\1" + bytes(257),
         b"x" * 10_000_000,
-        b"[" * 200 + b"\n",
         b"GET / HTTP/1.1\r\n\r\n",
     ],
-    ids=["nothing", "no nonce", "no text", "10 MB", "nested", "HTTP"],
+    ids=["nothing", "no digest", "8 EiB", "too long", "10 MB", "HTTP"],
 )
 def test_garbage_is_closed_at_once(launcher: Launcher, said: bytes) -> None:
     with socket.create_connection(launcher.address) as stranger:
@@ -113,11 +110,11 @@ def test_garbage_is_closed_at_once(launcher: Launcher, said: bytes) -> None:
 
 @pytest.mark.parametrize("is_slow", [False, True], ids=["idle", "a byte at a time"])
 def test_a_stranger_has_a_time_limit(launcher: Launcher, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "PENDING_SECONDS", 0.5)
     with socket.create_connection(launcher.address) as stranger:
         for _ in range(40 if is_slow else 0):
             try:
-                stranger.sendall(b"r")
+                stranger.sendall(b"\0")
             except OSError:
                 return
             time.sleep(0.05)
@@ -126,10 +123,13 @@ def test_a_stranger_has_a_time_limit(launcher: Launcher, is_slow: bool, monkeypa
 
 
 def test_of_too_many_strangers_some_are_closed(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(channel, "MAX_PENDING", 4)
     strangers = [socket.create_connection(launcher.address) for _ in range(8)]
     assert launcher.works()
-    assert sum(not waits(each) for each in strangers if each.recv(100) and not each.setblocking(False)) >= 4
+    for stranger in strangers:
+        stranger.recv(100)  # the challenge, or nothing if it was closed before
+        stranger.setblocking(False)
+    assert sum(not waits(stranger) for stranger in strangers) >= 4
     for stranger in strangers:
         stranger.close()
 
@@ -138,7 +138,7 @@ def test_a_flood_of_strangers_ends_few_handshakes(launcher: Launcher) -> None:
     with ExitStack() as stack:
         first, flood = (
             [stack.enter_context(socket.create_connection(launcher.address)) for _ in range(many)]
-            for many in (60, channel.MOST_STRANGERS)
+            for many in (60, channel.MAX_PENDING)
         )
         for each in first + flood[:-1]:
             with suppress(ConnectionError):
@@ -162,7 +162,7 @@ def waits(stranger: socket.socket) -> bool:
 def test_a_recorded_connection_cannot_be_played_again(launcher: Launcher) -> None:
     with relay(launcher.address, SimpleQueue()) as (address, said):
         with pytest.raises(ChannelError):  # the relay's address is not the launcher's
-            connect(address, SECRET, "rank", 3, 0)
+            connect(address, SECRET, RANK, 0)
         recorded = said.get(timeout=5)
     with socket.create_connection(launcher.address) as stranger:
         stranger.sendall(recorded)
@@ -179,9 +179,8 @@ def relay(to: tuple[str, int], said: SimpleQueue[bytes]) -> Iterator[tuple[tuple
         come, _ = listener.accept()
         with come, socket.create_connection(to) as there:
             come.sendall(there.recv(1 << 16))
-            time.sleep(0.2)  # both lines
-            said.put(line := come.recv(1 << 16))
-            there.sendall(line)
+            said.put(answer := come.recv(1 << 16))
+            there.sendall(answer)
             come.sendall(there.recv(1 << 16))
 
     thread = threading.Thread(target=run)
@@ -227,110 +226,51 @@ def test_who_pretends_to_be_the_launcher_is_not_believed() -> None:
     with socket.create_server((LOOPBACK, 0)) as false:
 
         def lie() -> None:
-            come, _ = false.accept()
-            with come:
-                come.sendall(b"collectives 1 " + b"0" * 64 + b"\n")
-                come.recv(1 << 16)
-                come.sendall(b"0" * 64 + b' {"task": "bench"}\n')
-                come.recv(1 << 16)
+            with Connection(false.accept()[0].detach()) as rank:
+                for said in (CHALLENGE + bytes(20), WELCOME):
+                    rank.send_bytes(said)
+                    rank.recv_bytes()
+                rank.send_bytes(bytes(16))
+                rank.recv_bytes()
 
         thread = threading.Thread(target=lie)
         thread.start()
-        with pytest.raises(ChannelError, match="a message that the other end has not sent"):
-            connect(false.getsockname()[:2], SECRET, "rank", 0, 0)
+        with pytest.raises(ChannelError, match="the other end does not have our secret"):
+            connect(false.getsockname()[:2], SECRET, RANK, 0)
         thread.join()
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """A launcher's and a peer's end, between which someone can write to the launcher."""
-    ours, theirs = socket.socketpair()
-    with closing(Tcpless(ours, LAUNCHER)) as launcher, closing(Tcpless(theirs, PEER)) as peer:
-        thread = threading.Thread(target=peer.agree, args=(SECRET, (LOOPBACK, 1), "rank", 0, ("1", "2")))
-        thread.start()
-        launcher.agree(SECRET, (LOOPBACK, 1), "rank", 0, ("1", "2"))
-        thread.join()
-        yield launcher, peer, theirs
+def test_a_message_has_a_limit(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(launcher) as rank:
+        assert rank.receive() == JOB
+        rank._connection.send_bytes(b"[" + bytes(1000))  # type: ignore[attr-defined]
+        monkeypatch.setattr(channel, "MAX_BYTES", 1000)
+        with pytest.raises(ValueError, match="message too long: got 1011 bytes, expected at most 1000"):
+            rank.send({"event": "x" * 998})
+        assert rank.receive() is None
 
 
-class Tcpless(AuthenticatedConnection):
-    """One end of a socket pair."""
-
-    def __init__(self, to: socket.socket, own: str) -> None:
-        pretending = TcpOptions(to.family, to.type, fileno=to.detach())
-        super().__init__(pretending, own, 5)
-
-
-class TcpOptions(socket.socket):
-    """A socket whose options are not TCP's."""
-
-    def setsockopt(self, *_: Any) -> None:
-        """Nothing."""
-
-
-def line_of(connection: AuthenticatedConnection, message: dict[str, Any]) -> str:
-    """A message as the connection would write it, which counts as sent."""
-    lines: list[str] = []
-    connection.write = lines.append  # type: ignore[method-assign]
-    connection.send(message)
-    del connection.write
-    return lines[0]
-
-
-def test_a_message_cannot_be_repeated(pair: Pair) -> None:
-    launcher, peer, _ = pair
-    line = line_of(peer, {"event": 1})
-    peer.write(line)
-    assert launcher.receive() == {"event": 1}
-    peer.write(line)
-    with pytest.raises(ChannelError, match="not sent, or not as it came"):
-        launcher.receive()
-
-
-def test_messages_cannot_be_reordered_or_left_out(pair: Pair) -> None:
-    launcher, peer, _ = pair
-    line_of(peer, {"event": 1})
-    peer.write(line_of(peer, {"event": 2}))
-    with pytest.raises(ChannelError):
-        launcher.receive()
-
-
-def test_a_message_cannot_be_changed(pair: Pair) -> None:
-    launcher, peer, _ = pair
-    peer.write(line_of(peer, {"event": 1}).replace("1}", "2}"))
-    with pytest.raises(ChannelError):
-        launcher.receive()
-
-
-def test_a_message_cannot_be_sent_back(pair: Pair) -> None:
-    launcher, peer, _ = pair
-    peer.write(line_of(launcher, {"event": 1}))
-    with pytest.raises(ChannelError):
-        launcher.receive()
-
-
-def test_a_message_of_another_rank_s_connection_is_not_taken(launcher: Launcher) -> None:
-    ranks = [connect(launcher.address, SECRET, "rank", rank, 5) for rank in range(2)]
-    with closing(ranks[0]) as one, closing(ranks[1]) as two:
-        two.write(line_of(one, {"event": 1}))
-        assert two.receive() == JOB
-        assert two.receive() is None
+def test_no_message_is_unpickled(launcher: Launcher, tmp_path: Path) -> None:
+    with connected(launcher) as rank:
+        assert rank.receive() == JOB
+        rank._connection.send(Evil(tmp_path / "executed"))
+        assert rank.receive() is None
     assert launcher.works()
+    assert not (tmp_path / "executed").exists()
 
 
-def test_a_message_has_a_limit(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MOST_BYTES", 1000)
-    launcher, peer, _ = pair
-    with pytest.raises(ValueError, match="message too long: got 1011 bytes, expected at most 1000"):
-        peer.send({"event": "x" * 998})
-    launcher._most = 1000
-    peer.write("x" * 70_000)
-    with pytest.raises(ChannelError, match="a line too long"):
-        launcher.receive()
+class Evil:
+    """Touches a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
 
 
 def test_the_end_of_the_launcher_ends_the_connection(launcher: Launcher) -> None:
-    with closing(connect(launcher.address, SECRET, "rank", 0, 5)) as rank:
+    with connected(launcher) as rank:
         assert rank.receive() == JOB
         launcher.listener.close()
         assert rank.receive() is None
@@ -361,9 +301,9 @@ def await_processes(hub: Hub, *ranks: int) -> None:
 
 
 def test_a_process_of_torchrun_finds_rank_0_whatever_a_stranger_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "PENDING_SECONDS", 0.5)
     hub = Hub()
-    with socket.create_server((LOOPBACK, 0)) as idle, closing(Listener(LOOPBACK, SECRET, {PROCESS}, hub.serve)) as ours:
+    with socket.create_server((LOOPBACK, 0)) as idle, closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours:
         store = Store("", "nonsense", "127.0.0.1 99999999", "127.0.0.1 -1", f"127.0.0.1 {idle.getsockname()[1]}")
         store.set(torchrun.KEY, "{} {}".format(*ours.address))
         with closing(torchrun._joined(store, SECRET, 1)):
@@ -374,7 +314,7 @@ def test_a_process_of_torchrun_finds_rank_0_whatever_a_stranger_writes(monkeypat
 def test_nodes_with_different_secrets_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLECTIVES_JOIN_SECONDS", "1")
     hub, store = Hub(), Store()
-    with closing(Listener(LOOPBACK, SECRET, {PROCESS}, hub.serve)) as ours:
+    with closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours:
         store.set(torchrun.KEY, "{} {}".format(*ours.address))
         with pytest.raises(
             TimeoutError, match="rank 0's process has not shown our secret within 1 s; is COLLECTIVES_SEC"
@@ -393,32 +333,22 @@ def test_a_time_to_meet_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatc
         torchrun._gather(Store(), Hub(), 2, "x")
 
 
-def test_an_order_goes_to_the_ranks_that_it_is_for_and_a_late_answer_is_not_taken_for_another() -> None:
+def test_an_order_goes_to_the_ranks_that_it_is_for_and_the_launch_hears_of_a_process_that_has_ended() -> None:
     hub = Hub()
-    with closing(Listener(LOOPBACK, SECRET, {PROCESS, DRIVER}, hub.serve)) as ours:
-        processes = [connect(ours.address, SECRET, PROCESS, rank, 5) for rank in range(2)]
-        await_processes(hub, 0, 1)
-
-        def order(*answers: tuple[int, dict[str, Any]]) -> Any:
-            with closing(connect(ours.address, SECRET, DRIVER, 0, 5)) as driver:
-                driver.send({"ranks": 2})
-                orders = [process.receive() for process in processes]
-                for rank, answer in answers:
-                    processes[rank].send({"nth": orders[rank]["nth"], **answer})  # type: ignore[index]
-                said = driver.receive()
-                assert said is not None
-                return said["failed"]
-
-        assert order((0, {"failed": None}), (1, {"failed": None})) is None
-        assert order((1, {"failed": "SIGKILL"})) == "rank 1 SIGKILL"
-        processes[0].send({"nth": 2, "failed": "too late"})
-        assert order((1, {"failed": None}), (0, {"failed": None})) is None
-        processes[1].close()
-        for _ in range(2):
-            with closing(connect(ours.address, SECRET, DRIVER, 0, 5)) as driver:
-                driver.send({"ranks": 2})
-                assert driver.receive() == {"failed": "rank 1: its torchrun process has ended"}
-        processes[0].close()
+    with closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours:
+        processes = [connect(ours.address, SECRET, {"role": "process", "rank": rank}, 5) for rank in range(3)]
+        await_processes(hub, 0, 1, 2)
+        with closing(connect(ours.address, SECRET, DRIVER, 5)) as driver:
+            driver.send({"ranks": 2})
+            assert [process.receive() for process in processes[:2]] == [{"ranks": 2}] * 2
+            processes[1].close()
+            assert driver.receive() == {"gone": 1}
+        with closing(connect(ours.address, SECRET, DRIVER, 5)) as driver:
+            driver.send({"ranks": 3})
+            assert driver.receive() == {"gone": 1}
+            assert processes[2].receive() == {"ranks": 3}
+        for process in processes:
+            process.close()
 
 
 def test_without_a_secret_nothing_is_ordered_beyond_this_machine(
@@ -488,11 +418,11 @@ def test_a_user_s_own_secret_is_made_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_job_that_is_too_long_is_refused_before_anything_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MOST_BYTES", 1000)
-    monkeypatch.setattr(by_command, "start", lambda *_: pytest.fail("the command was started"))
+    monkeypatch.setattr(channel, "MAX_BYTES", 1000)
+    monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("the command was started"))
     wanted = Request("collectives.bench.measure", {"much": "x" * 1000}, 2, 60, {}, lambda _: None)
     with pytest.raises(ValueError, match=r"job too long: got 1\d\d\d bytes, expected at most 1000"):
-        by_command.launch_by(["true"], wanted, launcher="mpirun", host=LOOPBACK, shared=SECRET)
+        programs.launch_by(["true"], wanted, "mpirun", LOOPBACK)
 
 
 def test_a_task_is_one_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

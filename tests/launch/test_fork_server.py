@@ -1,26 +1,21 @@
 """The fork server of this machine: kept between launches, one per environment, and gone with its launcher."""
 
 import os
-import resource
 import signal
-import socket
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_launch import nobody_has
 
-from collectives.launch import fork_client, fork_server, launch
+from collectives.launch import forks, launch
 from places import TASKS
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="fork servers need Linux"),
+    pytest.mark.skipif(not forks.IS_SUPPORTED, reason="fork servers need Linux"),
 ]
 
 MINE = """
@@ -37,8 +32,7 @@ def run(settings, report):
 
 def server(environment: dict[str, str] | None = None) -> int:
     """The process of the server that a launch would use."""
-    name = fork_server.fork_server(environment or {}, 60)
-    return next(each.process.pid for each in fork_server._servers.values() if each.name == name)
+    return forks.fork_server(environment or {}).process.pid
 
 
 def own_module(folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
@@ -73,59 +67,6 @@ def test_an_edited_module_is_read_anew_and_ranks_draw_their_own_numbers(
         everyone = own_module(tmp_path, said, monkeypatch)
         assert [each[0] for each in everyone] == [said] * 3
         assert len({each[1] for each in everyone}) == len({each[2] for each in everyone}) == 3
-
-
-def test_nobody_can_take_a_server_s_name_before_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ExitStack() as stack:
-
-        def seen_by_all(command: list[str], *rest: Any) -> fork_server.ChildProcess:
-            for word in command:  # as `ps` shows it to every user
-                stranger = stack.enter_context(socket.socket(socket.AF_UNIX))
-                stranger.bind(fork_client.connection(word))
-            return start(command, *rest)
-
-        start = fork_server.start
-        monkeypatch.setattr(fork_server, "start", seen_by_all)
-        assert server({"TZ": "America/Lima"}) > 0
-
-
-STRANGER = """
-import os, socket, sys
-os.setuid(65534)
-with socket.socket(socket.AF_UNIX) as listener:
-    listener.bind(chr(0) + "collectives/" + sys.argv[1])
-    listener.listen()
-    print("listens", flush=True)
-    client, _ = listener.accept()
-    print(len(client.recv(1 << 16)), flush=True)
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too")
-def test_a_client_passes_nothing_to_another_user_s_server() -> None:
-    name = f"stranger-{os.getpid()}"
-    with subprocess.Popen([sys.executable, "-c", STRANGER, name], stdout=subprocess.PIPE, text=True) as stranger:
-        assert stranger.stdout is not None
-        assert stranger.stdout.readline() == "listens\n"
-        asked = fork_server.rank_command(name, "loopback", {})
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stderr) == (1, "no rank: the fork server has ended, or is another user's\n")
-        assert stranger.stdout.readline() == "0\n"
-
-
-def test_a_server_without_a_free_descriptor_goes_on_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-    monkeypatch.setenv("TZ", "Asia/Tokyo")  # a server of this test's own
-    pid = server()
-    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    taken = {int(file.name) for file in Path(f"/proc/{pid}/fd").iterdir()}
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (min({*range(1000)} - taken), limits[1]))
-    with ThreadPoolExecutor(1) as pool:
-        events = pool.submit(launch, "unwell", {"do": "nothing"}, 2, timeout=60)
-        time.sleep(1)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-        assert len(next(event["pids"] for event in events.result() if "pids" in event)) == 2
-    assert server() == pid
 
 
 ENDING = """

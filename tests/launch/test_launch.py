@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from collectives.emulator import allowed
-from collectives.launch import RankError, launch
-from collectives.launch import command as by_command
+from collectives.launch import RankError, driver, launch
+from collectives.launch.channel import Channel
 from collectives.processes import end, last_lines, start, supervise
 from command import started
 from places import TASKS
@@ -136,7 +136,7 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
         stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
         processes[2].send_signal(signal.SIGSTOP)
         names = [f"rank {rank} of 4" for rank in range(4)]
-        watched = names, processes, logs, lambda _: None, 0.5, lambda _: None
+        watched = names, processes, logs, lambda _: None, 0.5
         with pytest.raises(
             RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:"
         ):
@@ -173,7 +173,7 @@ def test_the_rank_that_failed_is_named_although_its_peer_ends_first(peer: str, f
         processes = [start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)]
         stack.callback(end, processes)
         with pytest.raises(RankError, match=said):
-            supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10, lambda _: None)
+            supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10)
 
 
 @pytest.mark.alone
@@ -214,13 +214,13 @@ def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str) -> No
 
 
 def test_the_first_rank_that_fails_is_named_although_its_report_is_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = by_command.Heard
+    heard = driver.Heard
 
-    def late(rank: int, message: dict[str, object]) -> by_command.Heard:
+    def late(rank: int, message: dict[str, object], channel: Channel) -> driver.Heard:
         time.sleep(0.5 if rank == 2 and "failed" in message else 0)
-        return heard(rank, message)
+        return heard(rank, message, channel)
 
-    monkeypatch.setattr(by_command, "Heard", late)
+    monkeypatch.setattr(driver, "Heard", late)
     with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:"):
         launch("unwell", {"do": "raise", "rank": 2}, 3, where="mpirun", timeout=60)
 

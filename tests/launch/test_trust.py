@@ -53,7 +53,8 @@ import json, secrets, sys
 made, token = [], secrets.token_hex
 secrets.token_hex = lambda *given: made.append(token(*given)) or made[-1]
 from collectives.launch import launch
-events = launch("unwell", {"do": "nothing"}, 2, where=sys.argv[1], timeout=100)
+job = {"do": "raise", "later": 3}  # no rank does, and the store can be attacked for three seconds
+events = launch("unwell", job, 2, where=sys.argv[1], timeout=100)
 print(json.dumps([events, made]))
 """
 

@@ -21,7 +21,7 @@ __all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
 
 # The name in ``where``, on the command line and in every row, and the function.
 LAUNCHERS = {
-    "loopback": "collectives.launch.loopback:launch",
+    "loopback": "collectives.launch.forks:launch",
     "cluster": "collectives.launch.cluster:launch",
     "horovodrun": "collectives.launch.programs:launch_by_horovodrun",
     "mpirun": "collectives.launch.programs:launch_by_mpirun",
@@ -40,7 +40,7 @@ def launch(
     environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
 ) -> list[Event]:
-    """Run ``module.run(settings, report)`` on ``ranks`` ranks; returns every event that rank 0 reported, in order.
+    """Run ``module.run(settings, report)`` on ``ranks`` ranks; return every event that rank 0 reported, in order.
 
     ``where`` names the launcher; on a cluster the links follow a colon. ``environment`` is added to that of the ranks
     before they start; ``on_event`` sees each event as it arrives. Within ``run`` the ranks are a gloo process group,
@@ -71,7 +71,7 @@ def need_where(where: str, ranks: int) -> None:
 
 
 def links(where: str, ranks: int) -> str | None:
-    """The links between emulated hosts of one rank as "LATENCY,RATE"; None where links differ, or are unknown.
+    """Return the links between emulated hosts of one rank as "LATENCY,RATE"; None where links differ, or are unknown.
 
     >>> links("cluster:20ms,6.25MB/s", 4)
     '20ms,6.25MB/s'

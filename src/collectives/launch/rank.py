@@ -1,35 +1,30 @@
 """The process of one rank: gets its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command. The launching process listens there and
-                                                           sends the job to a rank that shows the secret (`channel`).
-python -m collectives.launch.rank LAUNCHER job=5 events=6  started by `loopback`, with the job in an open file: a file
-                                                           that only children inherit needs no secret. A fork server's
-                                                           forks call `main` with the same arguments.
+python -m collectives.launch.rank LAUNCHER HOST:PORT   started by a command; connects to the launcher (`channel`).
+main(LAUNCHER, FILE, MODULE)                           in a fork (`forks`), which inherits its connection.
 
-LAUNCHER selects the variables in which the rank finds its number. A job has the ranks' module or task, its settings,
-the number of ranks, the timeout in seconds and the address of the group's store.
+LAUNCHER selects the variables in which the rank finds its number. A job has the ranks' task, its settings, the number
+of ranks, the timeout in seconds, the launcher's address and the address of the group's store, which rank 0 keeps.
 """
 
 import gc
 import importlib
-import json
 import os
-import signal
+import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from queue import Empty, SimpleQueue
+from typing import Any
 
-from collectives.launch.address import LOOPBACK, loopback_interface
-from collectives.launch.channel import AuthenticatedConnection, Event, connect
-from collectives.launch.request import module_of, read_job
+from collectives.launch.address import LOOPBACK, loopback_interface, reachable
+from collectives.launch.channel import JOIN_SECONDS, Channel, Event, connect
+from collectives.launch.request import module_of
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
-from collectives.processes import die_with
+from collectives.processes import kill_group
 
-JOIN_SECONDS = 60.0
 # The longest that a failed rank waits for its launcher to receive the report.
 ANSWER_SECONDS = 5.0
 
@@ -45,37 +40,65 @@ VARIABLES = {
 }
 
 
-class RankContext(NamedTuple):
-    """What a rank knows: its job, its number, and how it reaches the others and its launcher."""
-
-    module: str
-    job: Event
-    rank: int
-    store: Any
-    report: Callable[[Event], None]
-    failed: Callable[[list[str]], None]
-
-
-def main(arguments: list[str]) -> None:
-    """Run ``module.run(settings, report)`` of the job as one rank; only rank 0's reports go anywhere."""
-    launcher, *where = arguments
-    context = _by_files(launcher, where) if "=" in where[0] else _by_channel(launcher, *where)
+def main(launcher: str, where: str, module: str = "") -> None:
+    """Run ``module.run(settings, report)`` as one rank; only rank 0's reports go anywhere."""
+    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[launcher])
+    channel = _channel(where, rank)
+    answers = SimpleQueue[Event]()
     try:
-        _run(context)
+        job = channel.receive()
+        if job is None:
+            raise ConnectionError("the launcher has ended")
+        threading.Thread(target=_end_with, args=(channel, answers), daemon=True).start()
+        if ranks != job["ranks"]:
+            raise RuntimeError(f"wrong number of ranks: got {ranks} from {launcher}, expected {job['ranks']}")
+        os.environ["LOCAL_RANK"] = str(local)
+        _run(module or module_of(job["task"]), job, rank, channel, answers)
     except BaseException:
         # Exit at once: the library's threads would abort an orderly exit and hide the error.
         traceback.print_exc()
         sys.stderr.flush()
-        context.failed(traceback.format_exc().splitlines())
+        with suppress(OSError, Empty):  # the launcher is gone, and the reason with it
+            channel.send({"failed": traceback.format_exc().splitlines()})
+            answers.get(timeout=ANSWER_SECONDS)
         os._exit(1)
 
 
-def _run(context: RankContext) -> None:
+def _channel(where: str, rank: int) -> Channel:
+    """Return the channel that this process has inherited, or a new one to an address with the launcher's secret."""
+    if ":" not in where:
+        return Channel(socket.socket(fileno=int(where)))
+    shared = given()
+    if shared is None:
+        raise ValueError(f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected one of them")
+    for name in (VARIABLE, FILE_VARIABLE):
+        os.environ.pop(name, None)  # so that children do not inherit it
+    host, _, port = where.partition(":")
+    return connect((host, int(port)), shared, {"role": "rank", "rank": rank}, JOIN_SECONDS)
+
+
+def _end_with(channel: Channel, answers: SimpleQueue[Event]) -> None:
+    """End this process and its children when the connection to the launcher ends; until then, pass its answers on."""
+    try:
+        while (answer := channel.receive()) is not None:
+            answers.put(answer)
+    finally:
+        kill_group(os.getpgrp())  # every launcher gives each rank its own group
+
+
+def _run(module: str, job: Event, rank: int, channel: Channel, answers: SimpleQueue[Event]) -> None:
     from torch import distributed as dist
 
-    job, timeout = context.job, timedelta(seconds=context.job["timeout"])
-    dist.init_process_group("gloo", store=context.store, rank=context.rank, world_size=job["ranks"], timeout=timeout)
-    importlib.import_module(context.module).run(job["settings"], context.report)
+    def report(event: Event) -> None:
+        channel.send({"event": event})
+        answers.get()
+
+    if job["host"] == LOOPBACK:  # all ranks are on this machine, so gloo listens on loopback only
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
+    timeout = timedelta(seconds=job["timeout"])
+    store = _store(job, channel)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=job["ranks"], timeout=timeout)
+    importlib.import_module(module).run(job["settings"], report if rank == 0 else lambda _: None)
     dist.barrier()  # rank 0 keeps the store, so it may not end before all are done
     dist.destroy_process_group()
     # A thread of gloo that still frees a tensor while the interpreter ends aborts the process. A group joins its
@@ -83,96 +106,28 @@ def _run(context: RankContext) -> None:
     gc.collect()
 
 
-def _by_files(launcher: str, files: list[str]) -> RankContext:
-    numbers = {name: int(number) for name, _, number in (file.partition("=") for file in files)}
-    job = read_job(numbers["job"])
-    if "launcher" in job:  # absent for a fork, which ends with its server
-        die_with(job["launcher"])
-    rank = _rank(launcher, job["ranks"])
-    store = _store(job, is_master=rank == 0, listener=numbers.get("listener"))
-    report = _writer(numbers.get("events"), numbers.get("answers"))
-    return RankContext(job["module"], job, rank, store, report, lambda _: None)
+def _store(job: Event, channel: Channel) -> Any:
+    """Return the store of the ranks' group. Rank 0 keeps it, and the launcher passes its address on to the others.
 
-
-def _rank(launcher: str, ranks: int) -> int:
-    """The number of this process; LOCAL_RANK is its number on its machine from now on."""
-    rank, started, local = (int(os.environ[name]) for name in VARIABLES[launcher])
-    if started != ranks:
-        raise RuntimeError(f"wrong number of ranks: got {started} from {launcher}, expected {ranks}")
-    os.environ["LOCAL_RANK"] = str(local)
-    return rank
-
-
-def _store(job: Event, *, is_master: bool = False, listener: int | None = None) -> Any:
+    It holds no data of ours, because torch does not authenticate its peers.
+    """
     from torch import distributed as dist
 
-    host, port = job["store"]
-    return dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
-        host,
-        port,
-        job["ranks"],
-        is_master=is_master,
-        timeout=timedelta(seconds=job["timeout"]),
-        master_listen_fd=listener,
-    )
-
-
-def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
-    """Write each event as a line to an open file; if the launcher answers, wait for that."""
-    if events is None:
-        return lambda _: None
-    stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # open until this process ends
-
-    def report(event: Event) -> None:
-        print(json.dumps(event), file=stream)
-        if answers is not None:
-            os.read(answers, 1)
-
-    return report
-
-
-def _by_channel(launcher: str, host: str, port: str) -> RankContext:
-    number = int(os.environ[VARIABLES[launcher][0]])
-    connection = connect((host, int(port)), _secret(), "rank", number, JOIN_SECONDS)
-    job = connection.receive()
-    if job is None:
-        raise ConnectionError(f"the launcher at {host}:{port} has ended")
-    answered = threading.Event()
-    threading.Thread(target=_end_with, args=(connection, answered), daemon=True).start()
-    rank = _rank(launcher, job["ranks"])
-    if host == LOOPBACK:  # all ranks are on this machine, so gloo listens on loopback only
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
-    store = _store(job)
-
-    def report(event: Event) -> None:
-        connection.send({"event": event})
-
-    def failed(lines: list[str]) -> None:
-        with suppress(OSError):  # the launcher is gone, and the reason with it
-            connection.send({"failed": lines})
-            answered.wait(ANSWER_SECONDS)
-
-    return RankContext(module_of(job["task"]), job, rank, store, report if rank == 0 else lambda _: None, failed)
-
-
-def _secret() -> str:
-    """The launcher's secret, removed from the environment so that children do not inherit it."""
-    shared = given()
-    if shared is None:
-        raise ValueError(f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected one of them")
-    for name in (VARIABLE, FILE_VARIABLE):
-        os.environ.pop(name, None)
-    return shared
-
-
-def _end_with(connection: AuthenticatedConnection, answered: threading.Event) -> None:
-    """End this process and its children when the connection to the launcher ends; until then, hear its answer."""
+    limit = timedelta(seconds=job["timeout"])
+    if "store" in job:
+        host, port = job["store"]
+        return dist.TCPStore(host, port, is_master=False, timeout=limit)  # type: ignore[attr-defined]
     try:
-        while connection.receive() is not None:
-            answered.set()
-    finally:
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # every launcher gives each rank its own group
+        listener = socket.create_server((job["host"], 0), backlog=job["ranks"] + 1)
+    except OSError:  # the launcher is on another machine
+        listener = socket.create_server((reachable(is_local=False), 0), backlog=job["ranks"] + 1)
+    host, port = listener.getsockname()
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
+        host, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=listener.detach()
+    )
+    channel.send({"store": [host, port]})
+    return store
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -1,22 +1,19 @@
-"""What a launcher is asked for, the same for all of them: a request, whose module is a task.
+"""A request to a launcher, the same for all of them, and the table of tasks that a rank may run.
 
 A launcher names a task and a rank looks the module up in its own table. Installed packages add tasks by entry points of
 the group ``collectives.tasks``. COLLECTIVES_TASKS adds modules of your own, separated by commas; each is a task of the
 same name.
 """
 
-import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import NamedTuple
 
 from collectives.processes import Event
 
-__all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "job_file", "module_of", "read_job", "task_of"]
+__all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "module_of", "task_of"]
 
 TASKS = {
     "bench": "collectives.bench.measure",
@@ -38,24 +35,8 @@ class Request(NamedTuple):
     options: str = ""  # what follows the colon of ``where``
 
 
-@contextmanager
-def job_file(job: Event) -> Iterator[int]:
-    """A file without a name that holds a job, for the processes that inherit it; yields its number."""
-    with tempfile.TemporaryFile() as file:
-        file.write(json.dumps(job).encode())
-        file.flush()
-        yield file.fileno()
-
-
-def read_job(file: int) -> Event:
-    """The job in a file that several processes share; closes the file, and moves its position for none of them."""
-    job: Event = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-    os.close(file)
-    return job
-
-
 def module_of(task: str) -> str:
-    """The module that a task runs. Raises ValueError for a task that is not registered here.
+    """Return the module that a task runs. Raises ValueError for a task that is not registered here.
 
     >>> module_of("bench")
     'collectives.bench.measure'
@@ -67,7 +48,7 @@ def module_of(task: str) -> str:
 
 
 def task_of(module: str) -> str:
-    """The task that runs a module. Raises ValueError for a module that is not registered here."""
+    """Return the task that runs a module. Raises ValueError for a module that is not registered here."""
     for task, registered in _table().items():
         if registered == module:
             return task

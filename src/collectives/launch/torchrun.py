@@ -5,7 +5,8 @@
 This is for nodes that cannot start processes on one another, such as the pods of a Kubernetes TrainJob. Each of
 torchrun's processes connects to that of rank 0 (`Hub`), over a connection on which both show a secret (`channel`), and
 waits for orders. Rank 0's process also runs the command that follows the module's name. When that command launches
-ranks (``where="torchrun"``), every process gets the order to start one, which gets its job from the launcher.
+ranks (``where="torchrun"``), every process gets the order to start one, which gets its job from the launcher. The
+process reports to the launcher how the rank has ended.
 
 An order has the launcher's address, the number of ranks and variables for their environment, but no command: each
 process makes the ranks' command itself. torch's store does not authenticate its peers. It is read only for the address
@@ -13,67 +14,81 @@ of rank 0's process, which then has to show the secret. All of them have 60 seco
 those in the variable COLLECTIVES_JOIN_SECONDS, because many nodes import slowly from one file system.
 """
 
-import json
 import os
 import re
 import signal
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
-from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 from collectives.errors import short
 from collectives.launch import secret
 from collectives.launch.address import reachable
-from collectives.launch.channel import AuthenticatedConnection, Listener, connect
-from collectives.launch.command import launch_by
-from collectives.launch.request import Event, Request
+from collectives.launch.channel import Address, Channel, Listener, connect
+from collectives.launch.driver import Driver, Reported, Supervised, drive, rank_names, unnamed_logs
+from collectives.launch.programs import HUB_VARIABLE, OUTSIDE_TORCHRUN
+from collectives.launch.request import Event, Request, task_of
 from collectives.processes import ChildProcess, RankError, die_with, guarded
 
 NO_COMMAND = "command: got none, expected one after `-m collectives.launch.torchrun`, such as `collectives bench`"
-OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (
     f"no secret: got neither {secret.VARIABLE} nor {secret.FILE_VARIABLE}, expected one, the same on all nodes, "
     "because torchrun's processes are on several machines"
 )
 SAME = f"is {secret.VARIABLE} the same on every node?"
-LOST = re.compile(r"rank (?P<rank>\d+) (?P<how>SIG\w+)")
-ADDRESS = "COLLECTIVES_HUB"  # of rank 0's process, for the command that it runs
-KEY = "collectives/hub"  # the same in torch's store, for the other processes
-# Who connects: each torchrun process, and a launcher in the command that rank 0's process runs.
-PROCESS, DRIVER = "process", "driver"
-GONE = "rank {}: its torchrun process has ended"
+KEY = "collectives/hub"  # in torch's store: the address of rank 0's process
+REPORT_SECONDS = 1.0  # in which a launch is reached that a rank has ended
 POLL_SECONDS = 0.1
 JOIN_VARIABLE = "COLLECTIVES_JOIN_SECONDS"
 
 
-def launch(wanted: Request) -> list[Event]:
+def launch(request: Request) -> list[Event]:
     """`collectives.launch.launch`, on torchrun's first ``ranks`` processes.
 
     Raises ImportError outside torchrun, RankError for more ranks than it started, and ValueError without a secret.
     """
-    if ADDRESS not in os.environ:
-        raise ImportError(OUTSIDE)
-    if wanted.ranks > int(os.environ["WORLD_SIZE"]):
-        raise RankError(f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {wanted.ranks}")
-    order = json.dumps([wanted.ranks, dict(wanted.environment)])
-    command = [sys.executable, "-m", "collectives.launch.torchrun", "--everywhere", order]
-    here, host = wanted._replace(environment={}), reachable(_is_local())
-    return launch_by(command, here, launcher="torchrun", host=host, shared=_secret(), lost=LOST)
+    if HUB_VARIABLE not in os.environ:
+        raise ImportError(OUTSIDE_TORCHRUN)
+    if request.ranks > int(os.environ["WORLD_SIZE"]):
+        raise RankError(
+            f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {request.ranks}"
+        )
+
+    ranks = [Reported() for _ in range(request.ranks)]
+
+    def report(_: Channel, hello: Event) -> None:
+        ranks[hello["rank"]].code = hello["code"]
+
+    def hear(hub: Channel) -> None:
+        while (gone := hub.receive()) is not None:
+            if gone["gone"] < len(ranks):  # its rank has ended with it
+                ranks[gone["gone"]].code = -signal.SIGKILL
+        hub.close()
+
+    def begin(driver: Driver, stack: ExitStack) -> Supervised:
+        logs = unnamed_logs(request.ranks, stack)
+        hub = connect(_parsed(os.environ[HUB_VARIABLE]), _secret(), {"role": "driver"}, join_seconds())
+        stack.callback(hub.end)
+        hub.send({"ranks": request.ranks, "environment": dict(request.environment), "launcher": driver.address})
+        Thread(target=hear, args=(hub,), daemon=True).start()
+        return Supervised(rank_names(request.ranks), ranks, logs, has_reports=True)
+
+    task, host = task_of(request.module), reachable(_is_local())
+    return drive(Driver(request, host, _secret(), task=task, serve_others=report), begin)
 
 
 def _is_local() -> bool:
-    """Whether all of torchrun's processes are on this machine."""
+    """Return True if all of torchrun's processes are on this machine."""
     address = os.environ["MASTER_ADDR"]
     is_loopback = address in {"localhost", "::1"} or address.startswith("127.")
     return is_loopback or os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
 
 
 def _secret() -> str:
-    """The secret that was given; this user's own if all processes are here. Raises ValueError without either."""
+    """Return the secret that was given; this user's own if all processes are here. Raises ValueError without either."""
     shared = secret.given() or (secret.own() if _is_local() else None)
     if shared is None:
         raise ValueError(NO_SECRET)
@@ -92,20 +107,8 @@ def join_seconds() -> int:
     return int(given)
 
 
-def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) -> str | None:
-    """Have the first ``ranks`` processes of torchrun start a rank of the launcher at this address.
-
-    Returns the error of the first that failed, or None.
-    """
-    hub = _parsed(os.environ[ADDRESS])
-    with closing(connect(hub, _secret(), DRIVER, 0, join_seconds())) as connection:
-        connection.send({"ranks": ranks, "environment": environment, "launcher": [host, int(port)]})
-        answer = connection.receive()
-    return GONE.format(0) if answer is None else answer["failed"]
-
-
 def serve(command: list[str]) -> int:
-    """Run ranks as one of torchrun's processes until rank 0's command has ended; rank 0 returns its exit code."""
+    """Run ranks as one of torchrun's processes until rank 0's command has ended; return its exit code on rank 0."""
     from torch import distributed as dist
 
     die_with(os.getppid())
@@ -120,63 +123,50 @@ def serve(command: list[str]) -> int:
 def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
     """As rank 0's process, gather the others, run the command, and run ranks for it as the others do."""
     hub = Hub()
-    with closing(Listener(reachable(_is_local()), shared, {PROCESS, DRIVER}, hub.serve)) as listener:
-        own = connect(listener.address, shared, PROCESS, 0, join_seconds())
+    with closing(Listener(reachable(_is_local()), shared, hub.serve)) as listener:
+        own = connect(listener.address, shared, {"role": "process", "rank": 0}, join_seconds())
         follower = Thread(target=_follow, args=(own, 0, shared), daemon=True)
         follower.start()
         address = "{} {}".format(*listener.address)
         _gather(store, hub, size, address)
-        code = _run_guarded(command, {ADDRESS: address, **secret.variables(shared)})
+        code = _run_guarded(command, {HUB_VARIABLE: address, **secret.variables(shared)})
         hub.end()
         follower.join()
     return code
 
 
 class Hub:
-    """The hub in rank 0's process: it forwards orders to the other processes, one order at a time."""
+    """The hub in rank 0's process: it passes orders on to the other processes, and says which have ended."""
 
     def __init__(self) -> None:
-        self.processes: dict[int, AuthenticatedConnection] = {}
-        self._answers: SimpleQueue[tuple[int, Event | None]] = SimpleQueue()
-        self._one_order, self._orders = Lock(), 0
+        self.processes: dict[int, Channel] = {}
+        self._drivers: set[Channel] = set()
 
-    def serve(self, connection: AuthenticatedConnection, role: str, rank: int) -> None:
-        """Serve one connection until it ends."""
-        if role == DRIVER:
-            if order := connection.receive():
-                connection.send({"failed": self._execute(order)})
+    def serve(self, channel: Channel, hello: Event) -> None:
+        """Serve one of torchrun's processes, or a launch in the command that rank 0's process runs."""
+        if hello["role"] == "driver":
+            self._drivers.add(channel)
+            while (order := channel.receive()) is not None:
+                for rank in range(order["ranks"]):
+                    try:
+                        self.processes[rank].send(order)
+                    except OSError:
+                        channel.send({"gone": rank})
+            self._drivers.discard(channel)
             return
-        self.processes[rank] = connection
-        while (answer := connection.receive()) is not None:
-            self._answers.put((rank, answer))
-        if self.processes[rank] is connection:  # and not a newer one, after the first was cut off
-            self._answers.put((rank, None))
-
-    def _execute(self, order: Event) -> str | None:
-        """Send the order to the first ranks' processes; returns how the first one failed, or None."""
-        with self._one_order:
-            self._orders += 1
-            left = set(range(order["ranks"]))
-            for rank in left:
-                try:
-                    self.processes[rank].send({"nth": self._orders, **order})
-                except OSError:
-                    return GONE.format(rank)
-            while left:
-                rank, answer = self._answers.get()
-                if answer is None:
-                    return GONE.format(rank)
-                if answer["nth"] == self._orders:  # a late answer to an earlier order that failed
-                    left.discard(rank)
-                    if answer["failed"]:
-                        return f"rank {rank} {answer['failed']}"
-        return None
+        rank = hello["rank"]
+        self.processes[rank] = channel
+        channel.receive()  # it ends without a word
+        if self.processes[rank] is channel:  # and not a newer one, after the first was cut off
+            for driver in list(self._drivers):
+                with suppress(OSError):  # its launch has ended
+                    driver.send({"gone": rank})
 
     def end(self) -> None:
         """Tell the processes to end."""
-        for connection in self.processes.values():
+        for channel in self.processes.values():
             with suppress(OSError):  # it has ended before
-                connection.send({"over": True})
+                channel.send({"over": True})
 
 
 def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
@@ -190,53 +180,50 @@ def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _joined(store: Any, shared: str, rank: int) -> AuthenticatedConnection:
-    """A connection to rank 0's process, at the address in the store; it has to show our secret."""
+def _joined(store: Any, shared: str, rank: int) -> Channel:
+    """Return a channel to rank 0's process, at the address in the store; it has to show our secret."""
     until = time.monotonic() + join_seconds()
     while time.monotonic() < until:
         with suppress(OSError, ValueError, OverflowError):
             if store.check([KEY]):
-                return connect(_parsed(store.get(KEY).decode()), shared, PROCESS, rank, 0)
+                return connect(_parsed(store.get(KEY).decode()), shared, {"role": "process", "rank": rank}, 0)
         time.sleep(POLL_SECONDS)
     raise TimeoutError(f"rank 0's process has not shown our secret within {join_seconds()} s; {SAME}")
 
 
-def _follow(connection: AuthenticatedConnection, rank: int, shared: str) -> int:
-    """Start a rank at each order until the hub ends; returns the exit code."""
-    while (order := connection.receive()) is not None:
+def _follow(channel: Channel, rank: int, shared: str) -> int:
+    """Start a rank at each order until the hub ends; return the exit code."""
+    while (order := channel.receive()) is not None:
         if "over" in order:
             return 0
-        connection.send({"nth": order["nth"], "failed": _run_rank(order, shared)})
+        code = _run_rank(order, shared)
+        with suppress(OSError):  # the launch has ended before
+            hello = {"role": "process", "rank": rank, "code": code}
+            connect(tuple(order["launcher"]), shared, hello, REPORT_SECONDS).close()
     sys.stderr.write(f"rank {rank}: the process of rank 0 has ended\n")
     return 1
 
 
-def _run_rank(order: Event, shared: str) -> str | None:
-    """Run a rank of the launcher that the order names; returns how it failed, or None."""
-    host, port = order["launcher"]
-    command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", host, str(port)]
-    code = _run_guarded(command, order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **secret.variables(shared)})
-    if code < 0:
-        return signal.Signals(-code).name
-    return f"ended with exit code {code}" if code else None
+def _run_rank(order: Event, shared: str) -> int:
+    """Run a rank of the launcher that the order names; return its exit code, negative for a signal."""
+    command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", "{}:{}".format(*order["launcher"])]
+    environment = order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **secret.variables(shared)}
+    return _run_guarded(command, environment)
 
 
 def _run_guarded(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command in a session of its own, killed when this process exits; returns its exit code."""
+    """Run a command in a session of its own, killed when this process exits; return its exit code."""
     return ChildProcess(guarded(command), env=os.environ | environment).wait()
 
 
-def _parsed(address: str) -> tuple[str, int]:
+def _parsed(address: str) -> Address:
     host, port = address.split()
     return host, int(port)
 
 
 def main(arguments: list[str]) -> None:
-    """Run as a torchrun process, or send an order with ``--everywhere``; exits with one line after an error."""
+    """Run as one of torchrun's processes; exits with one line after an error."""
     try:
-        if arguments[:1] == ["--everywhere"]:
-            ranks, environment = json.loads(arguments[1])
-            sys.exit(everywhere(ranks, environment, *arguments[-2:]))
         if not arguments:
             raise ValueError(NO_COMMAND)
         sys.exit(serve(arguments))
