@@ -58,7 +58,7 @@ class RankError(RuntimeError):
 
 
 class Process(Protocol):
-    """What `supervise` watches."""
+    """A process, or a rank whose end is reported, as `supervise` watches it."""
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -102,15 +102,14 @@ def supervise(
     logs: list[Log],
     events: Callable[[float], list[Event] | None],
     timeout: float,
-    since: float | None = None,
 ) -> list[Event]:
     """Wait until every process has ended with exit code 0; return all events.
 
     ``events(seconds)`` waits at most so long and returns the events that have arrived, or None after the last one.
-    Raises RankError if a process fails, or ``timeout`` seconds after ``since`` (a time of the monotonic clock, by
-    default now). The others have `LINGER_SECONDS` to report that one has failed.
+    Raises RankError if a process fails, or after ``timeout`` seconds. The others have `LINGER_SECONDS` to report that
+    one has failed.
     """
-    since, seen, is_open, failed_at = time.monotonic() if since is None else since, list[Event](), True, float("inf")
+    since, seen, is_open, failed_at = time.monotonic(), list[Event](), True, float("inf")
     while is_open or any(process.poll() is None for process in processes):
         arrived = events(POLL_SECONDS) if is_open else None
         is_open = arrived is not None

@@ -158,9 +158,8 @@ def _cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _cluster(arguments: argparse.Namespace) -> int:
     """Return the exit code of the command, or print a row for each measurement of a check."""
-    from collectives.emulator import cluster
+    from collectives.emulator import check_hosts, cluster
     from collectives.emulator.check import HEADING, check, line
-    from collectives.emulator.limits import need_hosts
 
     if arguments.check == bool(arguments.words):
         raise ValueError("cluster takes either --check or -- COMMAND")
@@ -168,7 +167,7 @@ def _cluster(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"--check: got {arguments.hosts} hosts in {arguments.racks} racks, expected two or more in one"
         )
-    need_hosts(arguments.hosts, arguments.ranks_per_host)
+    check_hosts(arguments.hosts, arguments.ranks_per_host)
     network = arguments.latency, arguments.rate
     with cluster(arguments.hosts, *network, racks=arguments.racks, uplink=arguments.uplink) as hosts:
         if not arguments.check:

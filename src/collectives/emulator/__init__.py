@@ -11,13 +11,14 @@ result in ms reads as us on the real link. Computing is not slowed down: it seem
         c.set(3, rate="5MB/s")                                # one host becomes slow; c.cut(3), c.heal(3)
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
-numbers and shared memory, but the same files. `network` has the emulated network as arrays and functions
-over it, and `fabric` is the process that runs it. `hosts` makes the hosts, `limits` has their limits, and `check`
-compares measured speeds with those that were set. `launch.cluster` starts ranks on the hosts.
+numbers and shared memory, but the same files. `network` has the emulated network as arrays and functions over it, and
+`fabric` is the process that runs it. `hosts` makes the hosts, and `check` compares measured speeds with those that were
+set. `launch.cluster` starts ranks on the hosts.
 """
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -26,18 +27,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
-from collectives.emulator import limits
 from collectives.emulator.hosts import address, name
-from collectives.emulator.limits import MOST_HOSTS, ClusterError
 from collectives.processes import POLL_SECONDS, ChildProcess, end, open_streams
+from collectives.units import parse_rate, parse_seconds
 
-__all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
+__all__ = ["MAX_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
 
 Stream = int | IO[bytes] | None
 
 PORT = 29500  # of the ranks' store: on a fresh host every port is free
+MAX_HOSTS = 254  # the addresses of a /24
+MAX_RANKS = 1024
+MAX_LATENCY = "10s"  # TCP opens no connection over a link much slower than that
+RATES = "1B/s", "1TB/s"
 START_SECONDS = 180.0  # most of it on a busy machine for compiling the network, once
 ANSWER_SECONDS = 10.0
+
+
+class ClusterError(RuntimeError):
+    """The system cannot make hosts, or they ended; the message says what to change."""
 
 
 class Cluster:
@@ -69,7 +77,7 @@ class Cluster:
         )
 
     def enter(self, host: int) -> list[str]:
-        """The words before a command that run it on a host, in this directory."""
+        """Return the words before a command that run it on a host, in this directory."""
         self._known(host)
         pid = self.pids[host]
         user = ["--user", "--preserve-credentials"] if _foreign_user(pid) else []
@@ -89,7 +97,7 @@ class Cluster:
         Returns 0 or the first other exit code: 128 plus the number of the signal if one ended a rank, as in a shell.
         Raises TimeoutError after ``timeout`` seconds. All ranks have ended in either case.
         """
-        limits.need_hosts(self.hosts, ranks_per_host)
+        check_hosts(self.hosts, ranks_per_host)
         ranks = range(self.hosts * ranks_per_host)
         deadline = time.monotonic() + timeout
         with ExitStack() as stack:
@@ -109,7 +117,7 @@ class Cluster:
                 time.sleep(POLL_SECONDS)
 
     def variables(self, rank: int, ranks_per_host: int = 1) -> dict[str, str]:
-        """The variables that torchrun sets for a rank, and the interface that leads to the others."""
+        """Return the variables that torchrun sets for a rank, and the interface that leads to the others."""
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.hosts * ranks_per_host),
@@ -125,8 +133,8 @@ class Cluster:
 
         With ``other``: of a link that only these two hosts use. It begins infinitely fast, and its latency is added.
         """
-        change = {"rate": limits.rate(rate)} if rate is not None else {}
-        self._tell(host, other, change | ({"latency": limits.latency(latency)} if latency is not None else {}))
+        change = {"rate": link_rate(rate)} if rate is not None else {}
+        self._tell(host, other, change | ({"latency": link_latency(latency)} if latency is not None else {}))
 
     def cut(self, host: int, other: int | None = None) -> None:
         """Drop all packets from and to a host, or between two hosts, without a notice, like an unplugged cable."""
@@ -159,17 +167,23 @@ def cluster(
     racks: int = 1,
     uplink: str | None = None,
 ) -> Iterator[Cluster]:
-    """Hosts joined by links of this latency (one way, host to host) and rate (in each direction), until the block ends.
+    """Make hosts joined by links of this latency (one way, host to host) and rate (each way), until the block ends.
 
     With ``racks`` neighbouring hosts share a rack. Packets that leave a rack share its uplink of rate ``uplink``, and
     take the latency once more. Raises ValueError for invalid numbers, and ClusterError, whose message says what to
     change, if the system does not allow namespaces or devices.
     """
-    link = limits.rate(rate), limits.latency(latency)
-    limits.need_hosts(hosts)
-    limits.need_racks(hosts, racks, uplink)
-    limits.need_system()
-    up = [limits.rate(uplink), link[1]] if uplink is not None else None
+    link = link_rate(rate), link_latency(latency)
+    check_hosts(hosts)
+    if not 1 <= racks <= hosts:
+        raise ValueError(f"invalid number of racks: got {racks}, expected 1 to {hosts}, the number of hosts")
+    if (racks > 1) != (uplink is not None):
+        raise ValueError("racks and the rate of their uplink go together: give both or neither")
+    up = [link_rate(uplink), link[1]] if uplink is not None else None
+    if not sys.platform.startswith("linux"):
+        raise ClusterError("a cluster in slow motion is made of namespaces, which only Linux has")
+    if shutil.which("nsenter") is None:
+        raise ClusterError("nsenter is not installed: install util-linux")
     open_streams()
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -196,7 +210,7 @@ def cluster(
 
 
 def allowed() -> str | None:
-    """None if this system lets us make hosts, otherwise the reason. It makes a host to find out.
+    """Make a host and return None, or the reason if this system does not let us.
 
     >>> allowed() is None or "namespaces" in allowed() or "/dev/net/tun" in allowed()
     True
@@ -208,8 +222,51 @@ def allowed() -> str | None:
         return str(error)
 
 
+def link_latency(text: str) -> float:
+    """Return a link's latency in seconds. Raises ValueError for anything else, and above 10 s.
+
+    >>> link_latency("5ms")
+    0.005
+    >>> link_latency("1000s")
+    Traceback (most recent call last):
+        ...
+    ValueError: latency out of range: got '1000s', expected at most 10s
+    """
+    seconds = parse_seconds(text)
+    if seconds > parse_seconds(MAX_LATENCY):
+        raise ValueError(f"latency out of range: got {text!r}, expected at most {MAX_LATENCY}")
+    return seconds
+
+
+def link_rate(text: str) -> float:
+    """Return a link's rate in bytes per second. Raises ValueError for anything else, and outside 1 B/s to 1 TB/s.
+
+    >>> link_rate("25MB/s")
+    25000000.0
+    >>> link_rate("0MB/s")
+    Traceback (most recent call last):
+        ...
+    ValueError: rate out of range: got '0MB/s', expected 1B/s to 1TB/s; `cut` unplugs a link
+    """
+    least, most = RATES
+    given = parse_rate(text)
+    if not parse_rate(least) <= given <= parse_rate(most):
+        raise ValueError(f"rate out of range: got {text!r}, expected {least} to {most}; `cut` unplugs a link")
+    return given
+
+
+def check_hosts(hosts: int, ranks_per_host: int = 1) -> None:
+    """Raise ValueError for more than 254 hosts or 1,024 ranks."""
+    if not 1 <= hosts <= MAX_HOSTS:
+        raise ValueError(f"invalid number of hosts: got {hosts}, expected 1 to {MAX_HOSTS}")
+    if ranks_per_host < 1 or hosts * ranks_per_host > MAX_RANKS:
+        raise ValueError(
+            f"ranks per host out of range: got {ranks_per_host}, expected 1 to {MAX_RANKS // hosts} on {hosts} hosts"
+        )
+
+
 def _answer(control: socket.socket) -> dict[str, Any]:
-    """The fabric's answer, one line."""
+    """Return the fabric's answer, one line."""
     text = b""
     while not text.endswith(b"\n"):
         try:
@@ -233,5 +290,5 @@ def _end(fabric: ChildProcess, seconds: float) -> None:
 
 
 def _foreign_user(pid: int) -> bool:
-    """Whether a process is in another user namespace than this one."""
+    """Return True if a process is in another user namespace than this one."""
     return os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user")  # noqa: PTH115

@@ -61,7 +61,7 @@ class Host(NamedTuple):
 
 
 def name(host: int) -> str:
-    """The name of a host.
+    """Return the name of a host.
 
     >>> name(3)
     'host3'
@@ -70,7 +70,7 @@ def name(host: int) -> str:
 
 
 def address(host: int) -> str:
-    """The IPv4 address of a host.
+    """Return the IPv4 address of a host.
 
     >>> address(3)
     '10.77.0.4'
@@ -99,7 +99,7 @@ def prepare() -> None:
 
 
 def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
-    """A new host that ends when the pipe ``life`` closes. Raises OSError, whose message says what to change."""
+    """Make a host that ends when the pipe ``life`` closes. Raises OSError, whose message says what to change."""
     _unshare(CLONE_NEWNET)
     device = _device(host)
     for setting, value in TCP.items():
@@ -109,8 +109,8 @@ def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
     if middle == 0:
         _fork_host(host, hosts, life[0], writer)
     os.close(writer)
-    with os.fdopen(reader) as said:
-        lines = said.read().splitlines()
+    with os.fdopen(reader) as reports:
+        lines = reports.read().splitlines()
     os.waitpid(middle, 0)
     pids = [int(line) for line in lines if line.isdecimal()]
     if sorted(lines) != sorted([*map(str, pids), READY]):
@@ -119,7 +119,7 @@ def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
 
 
 def _device(host: int) -> int:
-    """A network device whose packets this process reads and writes."""
+    """Make a network device whose packets this process reads and writes."""
     from pyroute2 import IPRoute, NetlinkError
 
     try:
@@ -155,7 +155,7 @@ def _fork_host(host: int, hosts: int, life: int, writer: int) -> None:
 
 
 def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
-    """Process 1 of a host: set it up, report that, and wait until the fabric ends."""
+    """Set up a host as its process 1, report that, and wait until the fabric ends."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which become our children
@@ -196,7 +196,7 @@ def _unshare(flags: int) -> None:
 
 
 def _call(function: str, *arguments: int | bytes | None) -> None:
-    """A system call that has no function in Python 3.11; `os.unshare` exists from 3.12 on."""
+    """Make a system call that has no function in Python 3.11; `os.unshare` exists from 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments):
         code = ctypes.get_errno()

@@ -12,12 +12,12 @@ ELSEWHERE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737): some ot
 
 
 def loopback_interface() -> str:
-    """The system's name of the loopback interface."""
+    """Return the system's name of the loopback interface."""
     return "lo0" if sys.platform == "darwin" else "lo"
 
 
 def interface_address(name: str) -> str | None:
-    """The first IPv4 address of a network interface of this machine; None if it has none.
+    """Return the first IPv4 address of a network interface of this machine; None if it has none.
 
     >>> interface_address(loopback_interface()), interface_address("none")
     ('127.0.0.1', None)
@@ -27,7 +27,7 @@ def interface_address(name: str) -> str | None:
 
 
 def named_interface() -> str:
-    """The interface that GLOO_SOCKET_IFNAME names, the first if it names several; empty if it names none.
+    """Return the interface that GLOO_SOCKET_IFNAME names, the first if it names several; empty if it names none.
 
     gloo spreads messages over several. Ranks and launchers of ours meet at one, the same in all of them.
     """
@@ -35,7 +35,7 @@ def named_interface() -> str:
 
 
 def reachable(is_local: bool) -> str:
-    """The one address on which a launcher listens.
+    """Return the one address on which a launcher listens.
 
     That is the address of `named_interface`, if this machine has it; else loopback's if all ranks are
     on this machine; else that of this machine's name; else that of the interface by which it reaches others.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from collectives.emulator import Cluster, address, cluster, limits, name
+from collectives.emulator import RATES, Cluster, address, check_hosts, cluster, link_latency, link_rate, name
 from collectives.emulator.hosts import INTERFACE
 from collectives.launch import channel, secret
 from collectives.launch.channel import Channel
@@ -96,12 +96,12 @@ def parse(text: str, ranks: int) -> ClusterOptions:
     given = dict(zip(ClusterOptions._fields, words, strict=False))
     typed = {"ranks_per_host": int(given.get("ranks_per_host", 1)), "by_mpirun": is_by_mpirun}
     options = ClusterOptions(**given | typed)  # type: ignore[arg-type]
-    limits.latency(options.latency), limits.rate(options.rate)
+    link_latency(options.latency), link_rate(options.rate)
     if options.ranks_per_host < 1 or ranks % options.ranks_per_host:
         raise ValueError(
             f"cannot divide the ranks among hosts: got {ranks}, expected a multiple of {options.ranks_per_host}"
         )
-    limits.need_hosts(ranks // options.ranks_per_host, options.ranks_per_host)
+    check_hosts(ranks // options.ranks_per_host, options.ranks_per_host)
     return options
 
 
@@ -118,7 +118,7 @@ def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
         raise ValueError(f"emulated machine: got {on.name}, expected one whose ranks have links to each other, as dgx1")
     if ranks != on.ranks_per_node:
         raise ValueError(f"ranks of {on.name}: got {ranks}, expected {on.ranks_per_node}")
-    limits.need_hosts(ranks)
+    check_hosts(ranks)
     counted = {(a, b): count for a, b, count in on.links.counted(ranks)}
     if uneven := [ends for ends, count in counted.items() if counted.get(ends[::-1]) != count]:
         raise ValueError(f"emulated links: got {uneven[0]} unlike its reverse, expected the same both ways")
@@ -134,7 +134,7 @@ def launch(request: Request) -> list[Event]:
     if options.by_mpirun:
         need_mpirun()
     # A host's own port sets no limit where every pair has a link: the pair's latency is added to none.
-    latency, rate = ("0s", limits.RATES[1]) if options.pairs else (options.latency, options.rate)
+    latency, rate = ("0s", RATES[1]) if options.pairs else (options.latency, options.rate)
     with cluster(request.ranks // options.ranks_per_host, latency, rate) as hosts:
         for host, other, bytes_per_second in options.pairs:
             hosts.set(host, other, rate=format_rate(bytes_per_second), latency=options.latency)
@@ -151,7 +151,7 @@ def launch_on(
     environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """The same on existing hosts; ``on_event`` may change their links.
+    """Launch ranks on existing hosts; ``on_event`` may change their links.
 
     Rank 0's report returns after ``on_event`` has, so a change that it asks for is in effect when it continues.
     """

@@ -39,7 +39,7 @@ class Reported:
 
 
 class Supervised(NamedTuple):
-    """What a starter has started: processes, the name of each for errors, and the log that it prints into.
+    """Processes that a starter has started, the name of each for errors, and the log that it prints into.
 
     ``has_reports`` if the logs get ranks' reports of their failures instead, because they print elsewhere.
     """
@@ -77,7 +77,7 @@ class Driver:
 
     @property
     def address(self) -> Address:
-        """The address on which it listens."""
+        """Return the address on which it listens."""
         assert self._listener is not None  # noqa: S101
         return self._listener.address
 
@@ -184,10 +184,9 @@ def drive(driver: Driver, start: Starter) -> list[Event]:
 
     Raises RankError, which names the first process that failed, with its last lines.
     """
-    since = time.monotonic()
     with ExitStack() as stack:
         stack.callback(driver.close)
         started = start(driver, stack)
         driver.reported = started.logs if started.has_reports else []
         events = driver.events(started.processes)
-        return supervise(started.names, started.processes, started.logs, events, driver.request.timeout, since)
+        return supervise(started.names, started.processes, started.logs, events, driver.request.timeout)

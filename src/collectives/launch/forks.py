@@ -21,6 +21,7 @@ import ctypes
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -35,7 +36,20 @@ from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.channel import Channel, Event
 from collectives.launch.driver import Driver, Reported, Supervised, drive, rank_names, unnamed_logs
 from collectives.launch.request import Request
-from collectives.processes import ChildProcess, Log, Process, die_with, end, end_as, kill_group, open_streams, start
+from collectives.processes import (
+    POLL_SECONDS,
+    ChildProcess,
+    Log,
+    Process,
+    RankError,
+    die_with,
+    end,
+    end_as,
+    kill_group,
+    last_lines,
+    open_streams,
+    start,
+)
 
 IS_SUPPORTED = sys.platform == "linux"  # where the kernel kills children with their parent
 PRELOADED = "collectives.bench.measure"
@@ -54,6 +68,7 @@ class ForkServer(NamedTuple):
 
     process: ChildProcess
     control: socket.socket
+    log: Log
 
 
 _servers: dict[tuple[object, ...], ForkServer] = {}
@@ -67,10 +82,11 @@ def fork_server(environment: Mapping[str, str]) -> ForkServer:
     with _starting:
         if key not in _servers or _servers[key].process.poll() is not None:
             ours, theirs = socket.socketpair()
-            with theirs, tempfile.TemporaryFile() as log:
+            log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the server
+            with theirs:
                 command = [sys.executable, "-m", "collectives.launch.forks", str(theirs.fileno())]
                 process = start(command, log, dict(environment), [theirs.fileno()])
-            _servers[key] = ForkServer(process, ours)
+            _servers[key] = ForkServer(process, ours, log)
             atexit.register(_stop, os.getpid(), _servers[key])
         return _servers[key]
 
@@ -79,6 +95,7 @@ def _stop(owner: int, server: ForkServer) -> None:
     server.control.close()
     if os.getpid() == owner:  # a fork of the owner has this handler, too
         end([server.process])
+        server.log.close()
 
 
 class Forks:
@@ -86,12 +103,18 @@ class Forks:
 
     def __init__(self, request: Request, *, preload: bool) -> None:
         ours, theirs = socket.socketpair()
+        server, timeout = fork_server(request.environment), request.timeout
         with theirs:
-            socket.send_fds(fork_server(request.environment).control, [b"."], [theirs.fileno()])
+            socket.send_fds(server.control, [b"."], [theirs.fileno()])
         self.ranks = [Reported() for _ in range(request.ranks)]
         self._channel, self._requesting = Channel(ours), threading.Lock()
         common = dict(os.environ) | {"OMP_NUM_THREADS": "1"} | dict(request.environment)
         self._channel.send({"module": request.module, "preload": preload, "environment": common})
+        if not wait([self._channel.fileno()], timeout) or self._channel.receive() is None:
+            is_alive = server.process.poll() is None
+            how = f"timed out after {timeout:g} s" if is_alive else "ended at its start"
+            self._channel.close()
+            raise RankError(f"the fork server {how}; {last_lines(server.log)}")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -109,12 +132,13 @@ class Forks:
         for each in self.ranks:
             if each.code is None:  # the starter was killed, and the ranks with it
                 each.code = -signal.SIGKILL
+        self._channel.close()
 
     def close(self) -> None:
         """End all ranks, and wait until the starter has ended."""
         self._channel.end(socket.SHUT_WR)
         self._reader.join(GONE_SECONDS)
-        self._channel.close()
+        self._channel.end()
 
 
 def launch(request: Request) -> list[Event]:
@@ -157,7 +181,7 @@ def main(control: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own = os.getpid()
     with socket.socket(fileno=int(control)) as launcher:
-        _preload(PRELOADED)
+        _preload(PRELOADED, launcher.fileno())
         while True:
             message, files, _, _ = socket.recv_fds(launcher, 1, 1)
             if not message:
@@ -172,13 +196,19 @@ def main(control: str) -> None:
         os.wait()
 
 
-def _preload(module: str) -> None:
-    """Import what ranks share."""
+def _preload(module: str, launcher: int) -> None:
+    """Import what ranks share. Ends this process when the other end of the socket ``launcher`` is closed meanwhile."""
+    closed = select.poll()
+    closed.register(launcher, select.POLLRDHUP)
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if closed.poll(0) else None)
+    signal.setitimer(signal.ITIMER_REAL, POLL_SECONDS, POLL_SECONDS)
     for name in ("torch.distributed", module):
         with suppress(Exception):  # the ranks fail in the same way and report it
             getattr(importlib.import_module(name), "preload", lambda: None)()
     gc.collect()
     gc.freeze()  # the collector leaves these objects alone, so their pages stay shared
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _run_starter(server: int, channel: Channel) -> None:
@@ -191,7 +221,8 @@ def _run_starter(server: int, channel: Channel) -> None:
     os.environ.clear()
     os.environ.update(common["environment"])
     if common["preload"]:
-        _preload(common["module"])
+        _preload(common["module"], channel.fileno())
+    channel.send({"ready": True})
     ranks: dict[int, int] = {}
     while True:
         ready = wait([channel.fileno(), wakeup])

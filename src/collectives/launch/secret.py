@@ -18,12 +18,12 @@ SHORTEST = 32  # characters: 16 bytes in hexadecimal digits
 
 
 def fresh() -> str:
-    """A new random secret: 32 bytes in hexadecimal digits."""
+    """Return a new random secret: 32 bytes in hexadecimal digits."""
     return secrets.token_hex(32)
 
 
 def given() -> str | None:
-    """The secret in COLLECTIVES_SECRET, or in the file that COLLECTIVES_SECRET_FILE names; None if neither is set.
+    """Return the secret in COLLECTIVES_SECRET or in the file of COLLECTIVES_SECRET_FILE; None if neither is set.
 
     Raises ValueError if the secret is too short, and PermissionError if others than this user can read the file.
     """
@@ -34,7 +34,7 @@ def given() -> str | None:
 
 
 def read(path: Path) -> str:
-    """The secret in a file that this user owns, mode 0600. Raises PermissionError if others can read or write it."""
+    """Return the secret in a file of mode 0600 that this user owns. Raises PermissionError if others can access it."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
@@ -45,13 +45,13 @@ def read(path: Path) -> str:
 
 
 def variables(secret: str, path: str = "") -> dict[str, str]:
-    """The environment that gives ranks the secret itself or, if there is a ``path``, the file that holds it."""
+    """Return the environment that gives ranks the secret itself or, if there is a ``path``, the file that holds it."""
     return {VARIABLE: "" if path else secret, FILE_VARIABLE: path}
 
 
 @contextmanager
 def in_file(secret: str, folder: str | None) -> Iterator[str]:
-    """A temporary file, mode 0600, that holds the secret; in the system's temporary folder if ``folder`` is None."""
+    """Write the secret into a temporary file, mode 0600; in the system's temporary folder if ``folder`` is None."""
     descriptor, path = tempfile.mkstemp(prefix=".collectives-", dir=folder)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -62,7 +62,7 @@ def in_file(secret: str, folder: str | None) -> Iterator[str]:
 
 
 def own() -> str:
-    """The secret of this user for ranks on one machine, kept in the home folder; made at its first use."""
+    """Return the secret of this user for ranks on one machine, kept in the home folder; made at its first use."""
     path = Path.home() / ".cache" / "collectives" / "secret"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():

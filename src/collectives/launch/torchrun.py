@@ -121,7 +121,7 @@ def serve(command: list[str]) -> int:
 
 
 def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
-    """As rank 0's process, gather the others, run the command, and run ranks for it as the others do."""
+    """Gather the other processes as rank 0's, run the command, and run ranks for it as the others do."""
     hub = Hub()
     with closing(Listener(reachable(_is_local()), shared, hub.serve)) as listener:
         own = connect(listener.address, shared, {"role": "process", "rank": 0}, join_seconds())

@@ -21,7 +21,7 @@ from collectives.backends import BACKENDS, backend
 from collectives.bench import OURS, Row, Settings
 from collectives.bench.sweep import Keep
 from collectives.config import Rate, Seconds
-from collectives.emulator import MOST_HOSTS
+from collectives.emulator import MAX_HOSTS
 from collectives.launch import links
 from collectives.machine import Link, Machine, machine
 from collectives.simulator import overlap
@@ -117,7 +117,7 @@ class WeakScaling(LayersExperiment):
     waits; with 0s the layers compute for real, as GPUs should.
     """
 
-    ranks_per_node: Annotated[int, Field(ge=1, le=MOST_HOSTS)]
+    ranks_per_node: Annotated[int, Field(ge=1, le=MAX_HOSTS)]
     latency: Latency
     inside: Rate
     network: Rate

@@ -18,7 +18,7 @@ from collectives.bench import OURS, Settings
 from collectives.bench.calibration import machine_of, measured, save
 from collectives.bench.results import Record, read
 from collectives.config import Rate
-from collectives.emulator import MOST_HOSTS
+from collectives.emulator import MAX_HOSTS
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
@@ -44,7 +44,7 @@ MOST_SLOWER = 1000
 class Scaling(SweepExperiment):
     """Emulated hosts and their links, and what is measured on them."""
 
-    hosts: Some[Annotated[int, Field(ge=2, le=MOST_HOSTS)]]
+    hosts: Some[Annotated[int, Field(ge=2, le=MAX_HOSTS)]]
     latency: Latency
     rate: Rate
     slower: Annotated[int, Field(ge=1, le=MOST_SLOWER)]

@@ -15,7 +15,7 @@ from collectives.algorithms import build
 from collectives.bench import Row, Settings
 from collectives.bench.sweep import Keep
 from collectives.config import Rate
-from collectives.emulator import MOST_HOSTS, Cluster
+from collectives.emulator import MAX_HOSTS, Cluster
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
@@ -33,7 +33,7 @@ class Straggler(Experiment):
     TASK: ClassVar[str] = "collectives_book.straggler.ranks"
     SHOWN: ClassVar[tuple[str, ...]] = ("slow_host", "factor", "bytes", "algorithm", "simulated_us")
 
-    hosts: Annotated[int, Field(ge=2, le=MOST_HOSTS)]
+    hosts: Annotated[int, Field(ge=2, le=MAX_HOSTS)]
     latency: Latency
     rate: Rate
     slow_host: int
