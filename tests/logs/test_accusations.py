@@ -490,21 +490,36 @@ def test_a_traceback_beside_is_shown_without_a_verdict() -> None:
         ("a:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", "libfabric"),
         ("transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not", "two GPUs"),
         ("ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev x", "two NICs"),
-        (
-            "i.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
-            "does not accept the address",
-        ),
+        ("i.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable", "does not accept"),
         ("s.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed : No route to host", "does not lead"),
         ("s.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused", "nothing listens"),
         ("s.h:390 NCCL WARN Connect to 172.17.0.2<21724> failed : Connection refused", "Docker's bridge"),
-        ("init.cc:1247 NCCL WARN Mismatched collective detected, please check around rank 39", "different collectives"),
+        ("init.cc:1247 NCCL WARN Mismatched collective detected, please check around rank 39", "calls: ranks call"),
         ("b.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 8 : 16", "do not agree on ranks"),
+        ("Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 7000", "two ranks use one GPU"),
+        ("NET/IB : Got completion from peer n2<7> with error 12, opcode 0", "the peer did not answer"),
+        ("NET/IB: Got completion from peer n2<7> with status=IBV_WC_RETRY_EXC_ERR(12)", "the peer did not"),
+        ("NET/IB : Got completion from peer n2<7> with error 125, opcode 0", "warning: "),
+        ("socketProgress: Connection closed by remote peer n2<7>", "another process of the job ended first"),
+        ("NET/IB : req 0/1 tag 0 peer n2<7> collective mismatch error, local size 8 remote size 4", "other sizes: "),
+        ("NET/Socket : peer n2<7> message truncated : receiving 8 bytes instead of 4", "other sizes: "),
+        ("Bootstrap : no socket interface found", "no network interface has the name"),
+        ("NET/Socket : no interface found", "no network interface has the name"),
+        ("Error : no algorithm/protocol available for function AllGather", "NCCL_ALGO and NCCL_PROTO leave"),
+        ("Cuda failure 2 'out of memory'", "the GPU has no memory left"),
+        ("Cuda failure 1 'invalid argument'", "a call of CUDA failed"),
+        ("Could not find a path for pattern 4", "warning: "),
     ],
 )
-def test_causes_of_nccl(text: str, says: str) -> None:
+def test_a_warning_that_is_known_says_why_the_job_fails(text: str, says: str) -> None:
+    line = head(Job(), 0).replace("NCCL INFO ", "") + (text if " WARN " in text else f"NCCL WARN {text}")
     consequence = head(Job(), 5).replace("INFO", "WARN") + "socketProgress: Connection closed by remote peer n2<7>"
-    found = [one for one in read([consequence, head(Job(), 0).replace("NCCL INFO ", "") + text]) if one.follows]
-    assert says in (found[-1] if "nothing listens" in says else found[0]).follows
+    all_found = read([consequence, line])
+    (found,) = [one for one in all_found if text.rpartition("WARN ")[2] in one.found]
+    assert says in f"{found.kind}: {found.follows}"
+    assert (found.kind == "warning") == (not found.follows)
+    is_cause = found.follows and "nothing listens" not in says
+    assert not is_cause or next(one for one in all_found if one.follows) == found
 
 
 @pytest.mark.parametrize(

@@ -219,37 +219,6 @@ def test_one_version_that_is_printed_in_two_ways_is_one() -> None:
     assert differs.found == "NCCL versions differ: 2.19.3+cuda12.2 on node0, node1; 2.20.5"
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "follows"),
-    [
-        ("Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 7000", "failed", "two ranks use one GPU"),
-        ("NET/IB : Got completion from peer n2<7> with error 12, opcode 0", "failed", "the peer did not answer"),
-        ("NET/IB: Got completion from peer n2<7> with status=IBV_WC_RETRY_EXC_ERR(12)", "failed", "the peer did not"),
-        ("NET/IB : Got completion from peer n2<7> with error 125, opcode 0", "warning", ""),
-        ("socketProgress: Connection closed by remote peer n2<7>", "failed", "another process of the job ended first"),
-        (
-            "NET/IB : req 0/1 tag 0 peer n2<7> collective mismatch error, local size 8 remote size 4",
-            "other sizes",
-            "a message of another size came",
-        ),
-        (
-            "NET/Socket : peer n2<7> message truncated : receiving 8 bytes instead of 4",
-            "other sizes",
-            "a message of another",
-        ),
-        ("Bootstrap : no socket interface found", "failed", "no network interface has the name"),
-        ("NET/Socket : no interface found", "failed", "no network interface has the name"),
-        ("Error : no algorithm/protocol available for function AllGather", "failed", "NCCL_ALGO and NCCL_PROTO leave"),
-        ("Cuda failure 2 'out of memory'", "failed", "the GPU has no memory left"),
-        ("Cuda failure 1 'invalid argument'", "failed", "a call of CUDA failed"),
-        ("Could not find a path for pattern 4", "warning", ""),
-    ],
-)
-def test_a_warning_that_is_known_says_why_the_job_fails(text: str, kind: str, follows: str) -> None:
-    found = only([*lines(Job()), head(Job(), 0).replace("INFO", "WARN") + text], kind)
-    assert (text in found.found, found.follows.startswith(follows)) == (True, True)
-
-
 def test_an_error_of_nccl_that_torch_prints() -> None:
     error = "[rank{}]: torch.distributed.DistBackendError: NCCL error in: /a/P.cpp:36, {} (run with), NCCL version 2.27"
     log = [line for rank in (1, 2) for line in (error.format(rank, "invalid usage"), f"[rank{rank}]: Last error:")]
