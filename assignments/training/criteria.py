@@ -9,7 +9,7 @@ import numpy as np
 
 from collectives_course.submission import Criterion, Submission
 from collectives_course.training import (
-    Model,
+    MLP,
     Shard,
     TrainingResult,
     TrainingWorld,
@@ -37,19 +37,19 @@ def variant(seed: int) -> dict[str, Any]:
     return {"widths": widths, "slow": slow, "bucket_bytes": 8 * int(random.integers(same**2 + 20, same**2 + 60))}
 
 
-def _model(submission: Submission, steps: int = 1) -> Model:
+def _model(submission: Submission, steps: int = 1) -> MLP:
     given = submission.variant
     seconds = [SECONDS * (4 if layer == given["slow"] else 1) for layer in range(len(given["widths"]) - 1)]
     return random_model(submission.random, given["widths"], seconds, steps)
 
 
-def _shards(submission: Submission, model: Model, sizes: tuple[int, ...]) -> list[Shard]:
+def _shards(submission: Submission, model: MLP, sizes: tuple[int, ...]) -> list[Shard]:
     return [random_shard(submission.random, model, samples) for samples in sizes]
 
 
 def _train(
     submission: Submission,
-    models: list[Model],
+    models: list[MLP],
     steps: list[list[Shard]],
     rate: float = 1.0,
     network: Network | None = None,
@@ -92,7 +92,7 @@ def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -
 
 
 def _one_step(
-    submission: Submission, model: Model, shards: list[Shard], starts: list[Model] | None = None, **network: Any
+    submission: Submission, model: MLP, shards: list[Shard], starts: list[MLP] | None = None, **network: Any
 ) -> tuple[TrainingResult, list[float]]:
     """One step, and each rank's factor of its gradient: what is counted or timed has to be right, but for a factor."""
     played = _train(submission, starts or [model] * len(shards), [shards], network=Network(**network))
@@ -111,12 +111,12 @@ def _need_collectives(played: TrainingResult, p: int, least: int) -> None:
         raise Failed(f"the collectives carried {carried:,} bytes, expected at least {least:,}: all data by comm")
 
 
-def slow_network(model: Model) -> Network:
+def slow_network(model: MLP) -> Network:
     """Sending all gradients takes 60% of the backward pass."""
     return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
 
 
-def _even(submission: Submission, p: int = 2) -> tuple[Model, TrainingResult, list[float]]:
+def _even(submission: Submission, p: int = 2) -> tuple[MLP, TrainingResult, list[float]]:
     """One step of p ranks, each with three samples, on a slow network; what came of it, and each rank's factor.
 
     Several criteria look at it. It is played once, because starting a rank with torch takes seconds.

@@ -240,7 +240,7 @@ class Shard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Model:
+class MLP:
     """A network: its widths, its parameters, and which layers are frozen or have the parameters of another.
 
     ``parameters`` has the weight and the bias of each layer with parameters of its own. ``factors[step][layer]``
@@ -289,7 +289,7 @@ class Model:
         samples = sum(len(shard.x) for shard in shards)
         return [each / samples if index in self.trained else each * 0 for index, each in enumerate(total)]
 
-    def after(self, step: int, shards: Sequence[Shard], rate: float) -> "Model":
+    def after(self, step: int, shards: Sequence[Shard], rate: float) -> "MLP":
         """Return the model after one step."""
         found = self.gradient(step, shards)
         changed = tuple(each - rate * slope for each, slope in zip(self.parameters, found, strict=True))
@@ -342,14 +342,14 @@ def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
     return buckets
 
 
-def exposed(model: Model, network: Network, most: int) -> float:
+def exposed(model: MLP, network: Network, most: int) -> float:
     """Return the seconds of a step's communication that buckets of at most ``most`` bytes cannot hide."""
     buckets = greedy(model.sizes, most)
     costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in buckets]
     return overlap.exposed([_ready(model, bucket) for bucket in buckets], costs)
 
 
-def _ready(model: Model, bucket: Sequence[int]) -> float:
+def _ready(model: MLP, bucket: Sequence[int]) -> float:
     """Return the seconds from a step's begin until backward has computed all gradients of a bucket."""
     layer = min(model.owners[model.trained[index] // 2] for index in bucket)
     todo = model.computations([()])
@@ -357,16 +357,16 @@ def _ready(model: Model, bucket: Sequence[int]) -> float:
     return sum(each.seconds for each in todo[: last + 1])
 
 
-def random_model(random: np.random.Generator, widths: Sequence[int], seconds: Sequence[float], steps: int) -> Model:
+def random_model(random: np.random.Generator, widths: Sequence[int], seconds: Sequence[float], steps: int) -> MLP:
     """Draw a model with random parameters."""
     parameters = []
     for inputs, outputs in pairwise(widths):
         parameters += [random.standard_normal((outputs, inputs)) / inputs**0.5, random.standard_normal(outputs) / 4]
     factors = random.uniform(0.7, 1.4, (steps, len(widths) - 1))
-    return Model(tuple(widths), tuple(parameters), factors, tuple(seconds))
+    return MLP(tuple(widths), tuple(parameters), factors, tuple(seconds))
 
 
-def random_shard(random: np.random.Generator, model: Model, samples: int, skip: tuple[int, ...] = ()) -> Shard:
+def random_shard(random: np.random.Generator, model: MLP, samples: int, skip: tuple[int, ...] = ()) -> Shard:
     """Draw a shard of random samples."""
     x, y = (random.standard_normal((samples, width)) for width in (model.widths[0], model.widths[-1]))
     return Shard(x, y, skip)

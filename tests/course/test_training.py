@@ -11,8 +11,8 @@ from collectives_course import training
 from collectives_course.comm import TrainingComm
 from collectives_course.local import run
 from collectives_course.training import (
+    MLP,
     Computation,
-    Model,
     Shard,
     TrainingResult,
     TrainingWorld,
@@ -125,7 +125,7 @@ def test_what_ranks_do_wrong(
         trained(function, len(layers), layers)
 
 
-def loss(model: Model, shards: list[Shard]) -> float:
+def loss(model: MLP, shards: list[Shard]) -> float:
     """Mean loss, without the factors that the grader multiplies gradients by."""
     total = 0.0
     for shard in shards:
@@ -139,7 +139,7 @@ def loss(model: Model, shards: list[Shard]) -> float:
     return total / sum(len(shard.x) for shard in shards)
 
 
-def model_of(random: np.random.Generator) -> Model:
+def model_of(random: np.random.Generator) -> MLP:
     made = random_model(random, [3, 4, 4, 4, 2], [1.0] * 4, 1)
     return replace(made, factors=np.ones((1, 4)))
 
