@@ -3,7 +3,7 @@
 import pytest
 
 from collectives.algorithms import candidates
-from collectives.autotune import MEASURED, MOST_SIMULATED, choose
+from collectives.autotune import MAX_SIMULATED, MEASURED, choose
 from collectives.machine import Machine, machine
 from collectives.simulator.scaling import Case, row
 
@@ -36,5 +36,5 @@ def test_formulas_decide_where_the_simulator_does_not_know_the_machine() -> None
     ethernet = machine("ethernet")
     assert ethernet.network == split.network
     assert choose("all_reduce", 8, 8, on=ethernet).algorithm == "one_shot"
-    assert choose("all_reduce", 2 * MOST_SIMULATED, 8, on=ethernet).algorithm == "recursive_doubling"
+    assert choose("all_reduce", 2 * MAX_SIMULATED, 8, on=ethernet).algorithm == "recursive_doubling"
     assert choose("all_reduce", 13, 8, on=machine("summit")).seconds, "ranks that do not fill nodes"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import build, executable, variants
-from collectives.grid import LONGEST_CELL, MOST_RANKS, MOST_STEPS, grid, parse_grid
+from collectives.grid import MAX_CELL, MAX_RANKS, MAX_STEPS, grid, parse_grid
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.verify import verify
 
@@ -39,15 +39,15 @@ def test_one_cell_is_marked_in_its_own_step(rank: int, cell: str) -> None:
 @pytest.mark.parametrize(
     ("p", "nsteps", "left_out"),
     [
-        (MOST_RANKS, MOST_STEPS, None),
-        (MOST_RANKS + 1, MOST_STEPS, "(1 more rank is not shown)"),
-        (MOST_RANKS, MOST_STEPS + 2, "(2 more steps are not shown)"),
+        (MAX_RANKS, MAX_STEPS, None),
+        (MAX_RANKS + 1, MAX_STEPS, "(1 more rank is not shown)"),
+        (MAX_RANKS, MAX_STEPS + 2, "(2 more steps are not shown)"),
     ],
 )
 def test_what_does_not_fit_is_counted(p: int, nsteps: int, left_out: str | None) -> None:
     lines = grid(ring(p, nsteps)).splitlines()
-    assert lines[0].split(" | ")[-1] == f"rank {MOST_RANKS - 1}"
-    assert len(lines) == 1 + MOST_STEPS + (left_out is not None)
+    assert lines[0].split(" | ")[-1] == f"rank {MAX_RANKS - 1}"
+    assert len(lines) == 1 + MAX_STEPS + (left_out is not None)
     assert lines[-1].startswith("(") == (left_out is not None)
     assert left_out in (None, lines[-1])
 
@@ -74,7 +74,7 @@ def test_a_cell_of_many_rows_stays_short() -> None:
     assert "+0<1(x1000),2 |" in grid(Schedule("reduce", 3, 1, 1, lambda _: step, root=0))
     crowd = Schedule("gather", 500, 500, 1, lambda _: Step(np.arange(1, 500), 0, np.arange(1, 500)), root=0)
     cell = grid(crowd).splitlines()[1].split(" | ")[1]
-    assert len(cell) == LONGEST_CELL
+    assert len(cell) == MAX_CELL
     assert cell.endswith("…")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from collectives.algorithms import ALGORITHMS
-from collectives.autotune import MEASURED, MOST_SEGMENTS, OVERHEAD, SEGMENT_BYTES, choose
+from collectives.autotune import MAX_SEGMENTS, MEASURED, OVERHEAD, SEGMENT_BYTES, choose
 from collectives.bounds import star_seconds
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule, ScheduleError, Step
@@ -55,7 +55,7 @@ def test_segments_of_an_algorithm_without_a_law(nbytes: int, segments: int) -> N
 
 def test_segments_where_a_message_costs_nothing_but_its_bytes() -> None:
     free = Machine(name="free", network=Link(rate=1e9))
-    assert choose("broadcast", 8, 1 << 30, "chain", on=free).segments == MOST_SEGMENTS
+    assert choose("broadcast", 8, 1 << 30, "chain", on=free).segments == MAX_SEGMENTS
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [key for key, each in ALGORITHMS.items() if each.latencies])

@@ -1,6 +1,6 @@
 """The choice of "auto": the algorithm and number of segments with the shortest predicted time on a machine.
 
-On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to `MOST_SIMULATED` ranks. On
+On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to `MAX_SIMULATED` ranks. On
 links alone, named or measured between ranks, the prediction is the closed form in alpha and beta: the simulator leaves
 out the processors that send the messages. Where one rank alone sends or receives, and in a segmented ring, latency
 counts apart from overhead there. Of equal predictions the first in the table counts, so equal arguments give an equal
@@ -36,15 +36,15 @@ MEASURED = "measured"
 STRAIGHT = tuple(name for (_, name), each in ALGORITHMS.items() if each.splits)
 
 # An algorithm without a closed form cuts its buffer into segments of about this size, but never into more than
-# MOST_SEGMENTS.
-SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
+# MAX_SEGMENTS.
+SEGMENT_BYTES, MAX_SEGMENTS = 1 << 20, 64
 
 # Segments of an algorithm that overlaps latencies, as a segmented ring: while one is on its way the other is sent. More
 # would only help where latencies are longer than that, and there a ring is not the best.
 OVERLAPPING_SEGMENTS = 2
 
 # Up to so many ranks a choice takes a second of simulations at most, and 0.1 to 0.4 s on 64 ranks; beyond, formulas do.
-MOST_SIMULATED = 256
+MAX_SIMULATED = 256
 
 # What a message costs a rank of ours at least, sent or received: a warm call with one each way took 55 us. A rank with
 # many of them is busy all that time, also on links whose own overhead is less.
@@ -92,8 +92,8 @@ def choose(
 def _is_simulated(on: Machine, p: int) -> bool:
     """Tell if the simulator knows a machine better than formulas in one alpha and one beta do."""
     fits = p <= on.ranks_per_node or p % on.ranks_per_node == 0
-    told = on.protocols or on.inside or on.name in PRESETS
-    return bool(fits and told) and on.name != MEASURED and not on.links and 1 < p <= MOST_SIMULATED
+    is_detailed = on.protocols or on.inside or on.name in PRESETS
+    return bool(fits and is_detailed) and on.name != MEASURED and not on.links and 1 < p <= MAX_SIMULATED
 
 
 def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
@@ -123,13 +123,13 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
         return Choice(name, 1, star_seconds(known.cost(p), known.latencies, nbytes, link.latency, overhead, beta))
     elif p > 1 and known.pipeline:
         pipeline = known.pipeline(p)
-        cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
+        cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MAX_SEGMENTS)
         return Choice(name, cut, pipeline.seconds(nbytes, cut, alpha, beta))
     elif known.cost:
         if known.inside:
             return Choice(name, segments or 1, _on_nodes(known, p, nbytes, on, link))
         return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta))
-    return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
+    return Choice(name, segments or min(MAX_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
 
 
 def _on_nodes(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:

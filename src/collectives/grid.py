@@ -13,10 +13,10 @@ from typing import NamedTuple, NoReturn
 from collectives.contracts import CONTRACTS
 from collectives.schedule import Schedule, ScheduleError, Step, parts, run, sign
 
-MOST_STEPS, MOST_RANKS, LONGEST_CELL = 24, 12, 160
+MAX_STEPS, MAX_RANKS, MAX_CELL = 24, 12, 160
 
 # What `parse_grid` reads at most: characters, rows of all steps, and the largest chunk.
-MOST_TEXT, MOST_ROWS, MOST_CHUNK = 1 << 20, 1 << 16, (1 << 16) - 1
+MAX_TEXT, MAX_ROWS, MAX_CHUNK = 1 << 20, 1 << 16, (1 << 16) - 1
 
 ITEM = re.compile(r"([+=])(\d{1,9})(?:-(\d{1,9}))?<(\d{1,9}(?:\(x\d{1,9}\))?(?:,\d{1,9}(?:\(x\d{1,9}\))?)*)", re.ASCII)
 SOURCE = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
@@ -38,8 +38,8 @@ def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole:
        3 | =1<2   | =2<0   | =0<1
     """
     at_step, at_rank, note = mark or (0, 0, "")
-    ranks = _window(schedule.participants, at_rank, schedule.participants if whole else MOST_RANKS)
-    steps = _window(schedule.nsteps, at_step, schedule.nsteps if whole else MOST_STEPS)
+    ranks = _window(schedule.participants, at_rank, schedule.participants if whole else MAX_RANKS)
+    steps = _window(schedule.nsteps, at_step, schedule.nsteps if whole else MAX_STEPS)
     lines = [["step", *(f"{'rank' if r < schedule.p else 'switch'} {r}" for r in ranks)]]
     for t in steps:
         received = _received(schedule.step(t))
@@ -77,7 +77,7 @@ def _from(sources: list[int]) -> str:
 
 
 def _short(cell: str) -> str:
-    return cell if len(cell) <= LONGEST_CELL else f"{cell[: LONGEST_CELL - 1]}…"
+    return cell if len(cell) <= MAX_CELL else f"{cell[: MAX_CELL - 1]}…"
 
 
 def _left_out(schedule: Schedule, steps: range, ranks: range) -> list[str]:
@@ -128,8 +128,8 @@ def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k
     """
     if collective not in CONTRACTS:
         raise ScheduleError(f"unknown collective: got '{collective}', expected one of {', '.join(CONTRACTS)}")
-    if len(text) > MOST_TEXT:
-        raise ScheduleError(f"text of a schedule: got {len(text)} characters, expected at most {MOST_TEXT}")
+    if len(text) > MAX_TEXT:
+        raise ScheduleError(f"text of a schedule: got {len(text)} characters, expected at most {MAX_TEXT}")
     if CONTRACTS[collective].rooted and root is None:
         root = 0
     steps = _steps(text, p)
@@ -150,7 +150,7 @@ def _steps(text: str, p: int) -> list[list[Row]]:
         if re.sub(r"[ \t]+", " ", cell.text) != name:
             cell.fail(f"the heading {name}")
     steps: list[list[Row]] = []
-    left = MOST_ROWS
+    left = MAX_ROWS
     for line in lines[1:]:
         number, *cells = _cells(line, p)
         if number.text != str(len(steps)):
@@ -188,8 +188,8 @@ def _rows(cell: _Part, rank: int, p: int, left: int) -> Iterator[list[Row]]:
         if not parsed:
             item.fail("a cell such as +2<0, =2<0, +2-4<0 or +0<1,2(x3)")
         chunk, last = int(parsed[2]), int(parsed[3] or parsed[2])
-        if not chunk <= last <= MOST_CHUNK:
-            item.at(1, parsed.end(3) if parsed[3] else parsed.end(2)).fail(f"chunks in order, up to {MOST_CHUNK}")
+        if not chunk <= last <= MAX_CHUNK:
+            item.at(1, parsed.end(3) if parsed[3] else parsed.end(2)).fail(f"chunks in order, up to {MAX_CHUNK}")
         rows: list[Row] = []
         for source in SOURCE.finditer(parsed[4]):
             src, times = int(source[1]), int(source[2] or 1)
@@ -197,7 +197,7 @@ def _rows(cell: _Part, rank: int, p: int, left: int) -> Iterator[list[Row]]:
             if src == rank or src >= p:
                 where.fail(f"another rank, 0 to {p - 1}")
             if times > left - len(rows) or not times:
-                where.fail(f"1 to {MOST_ROWS} rows in the whole text")
+                where.fail(f"1 to {MAX_ROWS} rows in the whole text")
             rows += [(src, rank, chunk, last - chunk + 1, parsed[1] == "+")] * times
         left -= len(rows)
         yield rows

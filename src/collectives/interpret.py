@@ -37,13 +37,13 @@ def apply(step: Step, state: State, combine: Combine = np.add) -> None:
     src, dst, add = step.src[row], step.dst[row], step.add[row]
     cell = dst * state.shape[1] + chunk
     moved = state[src, chunk]
-    _need_no_conflict(cell, add, state.shape[1])
+    _check_no_conflict(cell, add, state.shape[1])
     state[dst[~add], chunk[~add]] = moved[~add]
     if add.any():
         _reduce(state, cell[add], src[add], moved[add], combine)
 
 
-def _need_no_conflict(cell: Ints, add: NDArray[np.bool_], k: int) -> None:
+def _check_no_conflict(cell: Ints, add: NDArray[np.bool_], k: int) -> None:
     if add.all():
         return
     cells, times = np.unique(cell, return_counts=True)

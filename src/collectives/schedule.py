@@ -379,7 +379,7 @@ def then(first: Schedule, second: Schedule, collective: str, root: int | None = 
 
     Raises ScheduleError if ranks or chunks differ.
     """
-    _need_alike(first, second)
+    _check_alike(first, second)
 
     def make(t: int) -> Step:
         return first.step(t) if t < first.nsteps else second.step(t - first.nsteps)
@@ -394,7 +394,7 @@ def parallel(one: Schedule, other: Schedule, collective: str, root: int | None =
 
     Raises ScheduleError if ranks or chunks differ.
     """
-    _need_alike(one, other)
+    _check_alike(one, other)
 
     def make(t: int) -> Step:
         return beside(*(schedule.step(t) for schedule in (one, other) if t < schedule.nsteps))
@@ -419,7 +419,7 @@ def _joined(
     return Schedule(collective, a.p, a.k, nsteps, make, root, one_port, ranks_per_node, switches=switches)
 
 
-def _need_alike(a: Schedule, b: Schedule) -> None:
+def _check_alike(a: Schedule, b: Schedule) -> None:
     if (a.p, a.k) != (b.p, b.k):
         raise ScheduleError(
             f"schedules can only be joined for the same ranks and chunks: {a.p} ranks and {a.k} chunks, "
@@ -443,7 +443,7 @@ def on(
     >>> on(swap, p=4, k=2, ranks=[[0, 1], [2, 3]], chunks=[[0], [1]]).step(0)
     Step(0->1:+0, 1->0:+0, 2->3:+1, 3->2:+1)
     """
-    need_ranks_only(schedule, "placing it on other ranks")
+    check_ranks_only(schedule, "placing it on other ranks")
     place, first = np.atleast_2d(column(ranks)), np.atleast_2d(column(chunks))
     if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
@@ -465,10 +465,10 @@ def on(
     return replace(schedule, p=p, k=k, make=make, root=root, ranks_per_node=ranks_per_node)
 
 
-def need_ranks_only(schedule: Schedule, what: str) -> None:
+def check_ranks_only(schedule: Schedule, what: str) -> None:
     """Raise a ScheduleError for a schedule with switches, if ``what`` needs one of ranks alone.
 
-    >>> need_ranks_only(Schedule("all_reduce", p=4, k=1, nsteps=0, make=Step, switches=1), "a back end")
+    >>> check_ranks_only(Schedule("all_reduce", p=4, k=1, nsteps=0, make=Step, switches=1), "a back end")
     Traceback (most recent call last):
         ...
     collectives.schedule.ScheduleError: switches of a schedule: got 1, expected none for a back end
@@ -501,7 +501,7 @@ def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
     rank has sent the chunk. Otherwise a contribution would count twice, and a ScheduleError says so.
     """
     if schedule.p * schedule.k <= PROVED_CELLS:
-        _need_reversible(schedule)
+        _check_reversible(schedule)
 
     def make(t: int) -> Step:
         return schedule.step(schedule.nsteps - 1 - t)._reversed(add)
@@ -511,7 +511,7 @@ def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
     return replace(schedule, collective=collective, make=make, repeats=repeats)
 
 
-def _need_reversible(schedule: Schedule) -> None:
+def _check_reversible(schedule: Schedule) -> None:
     """Check that each cell is written at most once, and never after it was read."""
     used = np.zeros((schedule.participants, schedule.k), dtype=np.int64)
     for t, step in enumerate(schedule.steps()):

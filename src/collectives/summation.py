@@ -21,7 +21,7 @@ from collectives.schedule import Ints, Schedule, Step
 ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 # Cells for which nodes are kept: 0.5 GiB.
-MOST_CELLS = 1 << 23
+MAX_CELLS = 1 << 23
 # The node that a switch begins with: it contributes nothing.
 IDENTITY = -1
 
@@ -136,7 +136,7 @@ def summation(
     if chunk is not None and not 0 <= chunk < k:
         raise ValueError(f"chunk of the schedule: got {chunk}, expected 0 to {k - 1}")
     chunks = range(k) if chunk is None else range(chunk, chunk + 1)
-    if p * len(chunks) > MOST_CELLS:
+    if p * len(chunks) > MAX_CELLS:
         raise ValueError(f"sums of {p:,} ranks x {k:,} chunks: got too many cells, expected one chunk by its number")
     tree = tree or ReductionTree(p)
     nodes = [[*range(p), *[IDENTITY] * schedule.switches] for _ in chunks]

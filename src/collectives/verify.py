@@ -39,7 +39,7 @@ COUNTED_RANKS, COUNTED = 128, 1 << 29
 MANY = np.uint64(1 << 62)
 
 # `verify` keeps a 64-bit number for every rank and chunk, in three arrays: 3 GiB.
-MOST_CELLS = 1 << 27
+MAX_CELLS = 1 << 27
 
 # A larger number is shown as a power of two.
 SHOWN = 10**9
@@ -74,19 +74,19 @@ def verify(schedule: Schedule) -> None:
         _verify_fingerprints(schedule)
 
 
-def need_cells(p: int, k: int) -> None:
+def check_cells(p: int, k: int) -> None:
     """Raise ValueError if verifying a schedule of ``k`` chunks on ``p`` ranks would take more than 3 GiB.
 
-    >>> need_cells(100_000, 100_000)
+    >>> check_cells(100_000, 100_000)
     Traceback (most recent call last):
         ...
     ValueError: verify keeps a number for every rank and chunk: got 100,000 ranks x 100,000 chunks, expected a product
     of at most 134,217,728
     """
-    if p * k > MOST_CELLS:
+    if p * k > MAX_CELLS:
         raise ValueError(
             f"verify keeps a number for every rank and chunk: got {p:,} ranks x {k:,} chunks, "
-            f"expected a product of at most {MOST_CELLS:,}"
+            f"expected a product of at most {MAX_CELLS:,}"
         )
 
 
@@ -161,14 +161,14 @@ def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
 
 def _run(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> None:
     for t, step in enumerate(schedule.steps()):
-        _need_possible(schedule, t, step)
+        _check_possible(schedule, t, step)
         try:
             apply(step, state, combine)
         except ScheduleError as error:
             raise _error(schedule, f"step {t}: {error}", (t, int(step.dst[0]), "in this step")) from None
 
 
-def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
+def _check_possible(schedule: Schedule, t: int, step: Step) -> None:
     """Raise unless ranks and chunks exist, no rank sends to itself, and a promised single port has one message."""
     p, k = schedule.participants, schedule.k
     rank_ok = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
@@ -179,10 +179,10 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
             text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {k} chunks"
             raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
     if schedule.one_port:
-        _need_one_port(schedule, t, step)
+        _check_one_port(schedule, t, step)
 
 
-def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
+def _check_one_port(schedule: Schedule, t: int, step: Step) -> None:
     """Check that a rank sends one message and receives one, on the links inside its node and on those outside.
 
     A switch is on no node.

@@ -251,14 +251,14 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     6
     """
     make, wire = _function(collective, algorithm), split(algorithm)[1]
-    _need_at_most("ranks", p, MAX_RANKS)
+    _check_at_most("ranks", p, MAX_RANKS)
     if p > MAX_RANKS_IN_PAIRS and _is_in_pairs(make):
-        _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MAX_RANKS_IN_PAIRS)
+        _check_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MAX_RANKS_IN_PAIRS)
     takes = inspect.signature(make).parameters
     schedule = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
     if (schedule.collective, schedule.p) != (collective, p):
         raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
-    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
+    _check_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
     return replace(schedule, wire=wire) if wire else schedule
 
 
@@ -310,7 +310,7 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
     return make
 
 
-def _need_at_most(what: str, got: int, most: int) -> None:
+def _check_at_most(what: str, got: int, most: int) -> None:
     if got > most:
         raise ValueError(f"{what}: got {got:,}, expected at most {most:,}")
 

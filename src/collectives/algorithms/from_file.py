@@ -19,7 +19,7 @@ from collectives.formats.as_schedule import schedule
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.units import MAX_CHUNKS
 
-LONGEST_REASON = 300
+MAX_REASON = 300
 
 
 def own(name: str) -> Callable[..., Schedule]:
@@ -102,7 +102,7 @@ def _blamed(name: str, when: str) -> Iterator[None]:
         path, trace = name.rpartition(":")[0], traceback.walk_tb(error.__traceback__)
         lines = [line for frame, line in trace if frame.f_code.co_filename == path]
         where = f", line {lines[-1]}" if lines else ""
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON]
         raise ScheduleError(f"schedule {name} failed {when}{where}: {reason}") from error
 
 
@@ -116,13 +116,13 @@ def _checked(name: str, schedule: Schedule) -> Schedule:
     def make(t: int) -> Step:
         with _blamed(name, f"in step {t}"):
             step = schedule.step(t)
-            _need_step(schedule, step)
+            _check_step(schedule, step)
             return step
 
     return replace(schedule, make=make)
 
 
-def _need_step(schedule: Schedule, step: Step) -> None:
+def _check_step(schedule: Schedule, step: Step) -> None:
     """Raise unless it is a step between ranks and of chunks that exist."""
     p, k = schedule.p, schedule.k
     ranks = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)

@@ -32,7 +32,7 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
     8
     """
     g = ranks_per_node or default_node(p)
-    _need_full_nodes(p, g)
+    _check_full_nodes(p, g)
     nodes = p // g
     rank = np.arange(p).reshape(nodes, g)
     part = np.arange(g) * nodes  # part i begins here, with one chunk for each node
@@ -59,7 +59,7 @@ def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int =
     8
     """
     g = ranks_per_node or default_node(p)
-    _need_full_nodes(p, g)
+    _check_full_nodes(p, g)
     return tree.double(np.stack([_with_chains(parent, g) for parent in tree.both_trees(p // g)]), segments, g)
 
 
@@ -76,7 +76,7 @@ def on_channels(one: Schedule, g: int, channels: int | None = None, root: int | 
     Step(0->1:=0, 1->2:=2, 2->3:=4, 3->0:=6, 1->0:=3, 0->3:=1, 3->2:=7, 2->1:=5)
     """
     p = one.p
-    _need_full_nodes(p, g)
+    _check_full_nodes(p, g)
     rank, channel = np.arange(p), np.arange(channels or g)[:, None]
     order = rank // g * g + (rank + channel) % g
     if root is not None:
@@ -170,6 +170,6 @@ def _with_chains(parent: Ints, g: int) -> Ints:
     return np.where(rank % g == 0, above, rank - 1)
 
 
-def _need_full_nodes(p: int, g: int) -> None:
+def _check_full_nodes(p: int, g: int) -> None:
     if g < 1 or p % g:
         raise ValueError(f"{p} ranks do not fill nodes of {g}: ranks_per_node must divide the number of ranks")

@@ -14,8 +14,8 @@ from collectives.contracts import CONTRACTS
 from collectives.errors import unknown
 from collectives.launch import links, need_where
 from collectives.machine import machine
-from collectives.schedule import need_ranks_only, parts
-from collectives.verify import need_cells, verify
+from collectives.schedule import check_ranks_only, parts
+from collectives.verify import check_cells, verify
 from collectives.wire import WIRES, split
 
 Row = dict[str, Any]
@@ -81,8 +81,8 @@ class Settings(BaseModel):
         for algorithm in self.algorithms:
             if split(algorithm)[0] != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
-                need_ranks_only(schedule, "bench, which runs on ranks")
-                need_cells(schedule.p, schedule.k)
+                check_ranks_only(schedule, "bench, which runs on ranks")
+                check_cells(schedule.p, schedule.k)
                 verify(schedule)
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")

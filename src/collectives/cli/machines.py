@@ -38,7 +38,7 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _simulate(arguments: argparse.Namespace) -> None:
     """Print a row for each size, and write a trace of it if asked to."""
-    from collectives.autotune import MOST_SIMULATED
+    from collectives.autotune import MAX_SIMULATED
     from collectives.machine import machine
     from collectives.simulator.scaling import Case, line, row, schedule
     from collectives.simulator.trace import trace
@@ -58,7 +58,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
             if arguments.trace:
                 trace(arguments.trace, schedule(case._replace(segments=made["segments"])), on, nbytes, case.algorithm)
                 print(f"{arguments.trace}: open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)
-        if p <= MOST_SIMULATED:
+        if p <= MAX_SIMULATED:
             _compare(case, made["seconds"])
 
 

@@ -21,7 +21,7 @@ from collectives.formats.prove import Report, prove
 from collectives.processes import workers
 from collectives.schedule import Schedule, ScheduleError
 from collectives.units import duration, format_bytes, many, runs
-from collectives.verify import COUNTED_RANKS, exact, need_cells, verify
+from collectives.verify import COUNTED_RANKS, check_cells, exact, verify
 
 if TYPE_CHECKING:
     from collectives.machine import Machine
@@ -130,7 +130,7 @@ def _verify_one(arguments: argparse.Namespace) -> None:
 def _proved(arguments: argparse.Namespace) -> Schedule:
     """Return the schedule that the arguments name. Raises RuntimeError if it is wrong."""
     schedule = built(arguments)
-    need_cells(schedule.p, schedule.k)
+    check_cells(schedule.p, schedule.k)
     with _proof():
         verify(schedule)
     return schedule
@@ -216,7 +216,7 @@ def _flows(data: bytes, row: Row) -> Row:
     row |= {"switches": list(flows.switches), "epochs": flows.epochs, "flows": len(flows.hops)}
     teccl.check_complete(flows)
     made = teccl.schedule(flows)
-    need_cells(made.p, made.k)
+    check_cells(made.p, made.k)
     verify(made)
     return row
 

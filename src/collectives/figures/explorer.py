@@ -8,16 +8,16 @@ from typing import Any
 
 from collectives.algorithms import ALGORITHMS, Algorithm
 from collectives.bounds import Cost, lower_bound
-from collectives.figures.style import BRIGHTER
+from collectives.figures.style import DARK, LIGHT, on_page
 from collectives.units import duration, format_bytes, format_rate
 
 COLLECTIVE = "all_reduce"
 
-MOST_RANKS = 24_576
+MAX_RANKS = 24_576
 
 # Powers of two, 3 and 5 times one, one less than one, and round numbers.
 RANKS = sorted(
-    {factor << power for factor in (1, 3, 5) for power in range(14) if 2 <= factor << power <= MOST_RANKS}
+    {factor << power for factor in (1, 3, 5) for power in range(14) if 2 <= factor << power <= MAX_RANKS}
     | {(1 << power) - 1 for power in range(2, 15)}
     | {1 << 14, 100, 1_000, 10_000}
 )
@@ -148,7 +148,6 @@ def explorer_data(start: Explorer) -> dict[str, Any]:
 
 
 def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) -> dict[str, Any]:
-    dark = BRIGHTER.get(known.mark.colour.lower().encode(), known.mark.colour.encode()).decode()
     form: dict[str, Any] = {}
     if known.inside:
         form["at_once"] = known.at_once
@@ -157,7 +156,7 @@ def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) 
         form["pipeline"] = [list(known.pipeline(p)) for p in ranks]
     elif known.cost:
         form["cost"] = [_counts(known.cost(p), p) for p in ranks]
-    return {"name": name, "colours": [known.mark.colour, dark], **form}
+    return {"name": name, "colours": [on_page(known.mark.colour, theme) for theme in (LIGHT, DARK)], **form}
 
 
 def _on_nodes(known: Algorithm, p: int, g: int) -> list[float] | int:

@@ -213,11 +213,11 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
     listed = {} if is_elsewhere(algorithm) else {"collective": collective, "algorithm": algorithm, "p": p}
     attributes = {"id": identity, **listed, **options}
     attributes |= {"role": "group", "aria-label": f"Schedule player: {spoken}"}
-    _need_known(collective, algorithm, p, options)
+    _check_known(collective, algorithm, p, options)
     return Player(collective, algorithm, p, {key: str(value) for key, value in attributes.items()})
 
 
-def _need_known(collective: str, algorithm: str, p: int, options: dict[str, str | int]) -> None:
+def _check_known(collective: str, algorithm: str, p: int, options: dict[str, str | int]) -> None:
     """Raise ValueError while the page is built, not when it is read."""
     if (collective, algorithm) not in ALGORITHMS and not is_elsewhere(algorithm):
         raise ValueError(f"no algorithm {algorithm!r} for {collective!r}")

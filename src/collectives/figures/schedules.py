@@ -119,11 +119,11 @@ def _panel(
     axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme, size: float
 ) -> None:
     p, k = schedule.participants, schedule.k
-    colours, wanted = hues(k), _wanted(schedule)
+    colours, complete = hues(k), _complete(schedule)
     for rank in range(p):
         axes.text(-0.15, rank + 0.5, label(schedule, rank), ha="right", va="center", fontsize=9, color=theme.ink)
         for chunk in range(k):
-            filled = state[rank, chunk].sum() / wanted
+            filled = state[rank, chunk].sum() / complete
             fresh = (rank, chunk) in written
             _cell(axes, (rank, chunk), state[rank, chunk], filled, colours[chunk], fresh, theme, size)
     axes.set_xlim(-0.5 - 0.12 * k * min(1, schedule.switches), k + 0.05)
@@ -149,13 +149,13 @@ def _cell(
     axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=size, color=theme.ink, zorder=4)
 
 
-def _wanted(schedule: Schedule) -> int:
+def _complete(schedule: Schedule) -> int:
     """Return the number of contributions that complete a cell: p if the collective reduces, otherwise 1."""
     return int(after(schedule).sum(axis=1).max())
 
 
 def _holdings(schedule: Schedule, state: Counts) -> str:
-    full = (state[: schedule.p].sum(axis=2) == _wanted(schedule)).sum(axis=1)
+    full = (state[: schedule.p].sum(axis=2) == _complete(schedule)).sum(axis=1)
     least, most = int(full.min()), int(full.max())
     count = f"{least}" if least == most else f"{least} to {most}"
     return f"every rank holds {count} complete chunk{'s' if most != 1 else ''}"
@@ -178,7 +178,9 @@ def space_time(*schedules: Schedule) -> Picture:
             axes.set_xlim(-0.3, max(last[-1] for last in ends) + 0.3)
         rows[-1].set_xlabel("step")
 
-    return picture(paint, " ".join(map(_said, schedules, queues)), WIDTH, 0.6 + 0.3 * len(ranks) + 0.34 * sum(ranks))
+    return picture(
+        paint, " ".join(map(_describe_messages, schedules, queues)), WIDTH, 0.6 + 0.3 * len(ranks) + 0.34 * sum(ranks)
+    )
 
 
 def _timeline(axes: Axes, schedule: Schedule, queue: list[list[int]], ends: Ints, theme: Theme) -> None:
@@ -195,8 +197,8 @@ def _timeline(axes: Axes, schedule: Schedule, queue: list[list[int]], ends: Ints
     axes.spines[["left", "bottom"]].set_visible(False)
 
 
-def _said(schedule: Schedule, queue: list[list[int]]) -> str:
-    longest = 1 + max(sum(queue, [0]))
+def _describe_messages(schedule: Schedule, queue: list[list[int]]) -> str:
+    longest = 1 + max(turn for each in [[0], *queue] for turn in each)
     shared = f" Up to {longest} messages of a step share a port." if longest > 1 else ""
     return (
         f"Messages of {schedule.collective.replace('_', '-')} on {many(schedule.p, 'rank')}: {sum(map(len, queue))} "
@@ -295,17 +297,17 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
     """Return the alternative text: the number of messages in each step, and the first message."""
     counts = [len(schedule.step(t).messages().src) for t in range(shown)]
     part = "" if shown == schedule.nsteps else f", the first {shown} of them drawn"
-    said = (
+    text = (
         f"Who sends which chunk to whom in {schedule.collective.replace('_', '-')} on {schedule.p} ranks: "
         f"{schedule.nsteps} steps{part}, {schedule.k} chunks; messages in each step: "
         f"{', '.join(map(str, counts)) or 'none'}."
     )
     if not counts:
-        return said
+        return text
     src, dst, chunks, add = _messages(schedule.step(0))[0]
     kind = "added" if add else "replacing"
     to = f"rank {dst}" if dst < schedule.p else "the switch"
-    return f"{said} In step 0, for example, rank {src} sends chunk {_short(chunks)} to {to}, {kind}."
+    return f"{text} In step 0, for example, rank {src} sends chunk {_short(chunks)} to {to}, {kind}."
 
 
 def two_trees(p: int) -> Picture:
@@ -515,8 +517,8 @@ def cut(of: Machine, found: Bound) -> Picture:
             size = 24 if len(points) <= 20 else 12
             axes.plot(x, -y, marker="o" if v < graph.p else "s", ms=size, color=colour, zorder=3)
             if len(points) <= 20:
-                told: Any = {"ha": "center", "va": "center", "color": "white", "fontsize": 11, "fontweight": "bold"}
-                axes.text(x, -y, str(v), zorder=4, **told)
+                look: Any = {"ha": "center", "va": "center", "color": "white", "fontsize": 11, "fontweight": "bold"}
+                axes.text(x, -y, str(v), zorder=4, **look)
         axes.margins(0.09)
         if side:
             rate = found.links * float(graph.unit) / 1e9

@@ -94,8 +94,8 @@ class Picture:
             f'{base64.b64encode(svg).decode()}">'
             for name, svg, style in (("light", self.light, ""), ("dark", self.dark, ' style="display: none"'))
         )
-        said = with_whole_options(escape(self.caption))
-        caption = f"<figcaption>{said}</figcaption>" if said else ""
+        text = with_whole_options(escape(self.caption))
+        caption = f"<figcaption>{text}</figcaption>" if text else ""
         # in a box of their own: the theme hides a caption beside an image of the other theme
         return f'<figure class="drawn"><div>{images}</div>{caption}</figure>'
 

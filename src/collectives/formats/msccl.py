@@ -25,7 +25,7 @@ from collectives.formats.program import (
     sizes,
 )
 from collectives.formats.prove import prove
-from collectives.schedule import Schedule, need_ranks_only
+from collectives.schedule import Schedule, check_ranks_only
 
 COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -317,7 +317,7 @@ def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "
       <gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0">
         <tb id="0" send="1" recv="-1" chan="0">
     """
-    need_ranks_only(schedule, "MSCCL, whose GPUs do the adding")
+    check_ranks_only(schedule, "MSCCL, whose GPUs do the adding")
     of = DIALECTS[dialect]
     if schedule.collective not in of.collectives:
         why = "RCCL cuts one rank's part into chunks there, not the buffer"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, Step, need_ranks_only
+from collectives.schedule import Ints, Schedule, Step, check_ranks_only
 
 if TYPE_CHECKING:
     from collectives.machine import Link
@@ -87,7 +87,7 @@ def goal(schedule: Schedule, n: int) -> str:
     l1: send 8b to 0 tag 0 cpu 0 nic 0
     }
     """
-    need_ranks_only(schedule, "GOAL, whose ranks do the adding")
+    check_ranks_only(schedule, "GOAL, whose ranks do the adding")
     ranks = _Ranks(schedule, n)
     for t, step in enumerate(schedule.steps()):
         ranks.add(t, step)

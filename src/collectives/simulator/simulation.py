@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.machine import Machine, Protocol
-from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step, need_ranks_only
+from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step, check_ranks_only
 from collectives.simulator import kernel, routed
 from collectives.simulator.kernel import (
     Clocks,
@@ -140,7 +140,7 @@ def _silent(setting: _Setting) -> Simulation:
 
 def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None) -> Simulation:
     """Simulate a schedule on a machine with links; `routed` describes what differs."""
-    need_ranks_only(schedule, f"a machine with links, as {machine.name}")
+    check_ranks_only(schedule, f"a machine with links, as {machine.name}")
     of, links = routed_links(machine, schedule.p)
     now, edges, count = routed_clocks(of, _cells(schedule.k, of.p)), schedule.cut_bytes(n), 0
     for t, step in enumerate(schedule.steps()):

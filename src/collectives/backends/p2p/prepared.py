@@ -21,7 +21,7 @@ from collectives.backends.p2p.signature import signature
 from collectives.backends.p2p.stages import stages
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
-from collectives.schedule import Ints, Schedule, need_ranks_only
+from collectives.schedule import Ints, Schedule, check_ranks_only
 from collectives.units import MAX_SEGMENTS_STARTED
 from collectives.wire import bytes_on_wire, split
 
@@ -177,7 +177,7 @@ class ScheduleKey(NamedTuple):
 def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
     """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
     schedule, rank = key.schedule(), key.rank
-    need_ranks_only(schedule, "a back end, which runs on ranks")
+    check_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
     if key.collective in COMPACT:
