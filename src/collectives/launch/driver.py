@@ -4,6 +4,7 @@ A launcher has a starter: a function that starts ranks which connect to the `Dri
 what to watch (`Supervised`). It registers on the stack how that is ended.
 """
 
+import resource
 import socket
 import tempfile
 import threading
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple
 from collectives.launch.channel import Address, Channel, Event, Listener, encoded
 from collectives.launch.request import Request
 from collectives.processes import LINGER_SECONDS, Log, Process, supervise
+
+FILES_PER_RANK = 3  # that this process has open: a log, a connection, and its other end until the rank has it
 
 
 class Heard(NamedTuple):
@@ -184,6 +187,12 @@ def drive(driver: Driver, start: Starter) -> list[Event]:
 
     Raises RankError, which names the first process that failed, with its last lines.
     """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 256 + FILES_PER_RANK * driver.request.ranks
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
+        )
     with ExitStack() as stack:
         stack.callback(driver.close)
         started = start(driver, stack)
