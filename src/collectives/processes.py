@@ -237,6 +237,17 @@ def kill_group(group: int, how: int = signal.SIGKILL) -> None:
         os.killpg(group, how)
 
 
+def kill_descendants() -> None:
+    """Kill all processes that this one has started, and those that they have started, and wait for them."""
+    import psutil  # type: ignore[import-untyped]
+
+    below = psutil.Process().children(recursive=True)
+    for each in below:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(below, timeout=GRACE_SECONDS)
+
+
 def die_with(parent: int) -> None:
     """Have this process killed when its parent ends, even by SIGKILL. Exits if the parent has ended already."""
     if sys.platform == "linux":

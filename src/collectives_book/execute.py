@@ -24,6 +24,7 @@ from collectives.bench.results import digest
 from collectives.bench.sweep import count_failed
 from collectives.emulator import ClusterError
 from collectives.errors import short, unknown
+from collectives.processes import kill_descendants
 from collectives_book import EXPERIMENTS, ExperimentError, load
 from collectives_book.experiment import Experiment
 
@@ -237,5 +238,8 @@ def _connection_file() -> Iterator[str]:
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
             yield f"{folder}/kernel.json"
-    finally:  # a signal ends all child processes, and so the shell
+    except KeyboardInterrupt:
+        kill_descendants()  # a kernel that papermill does not know yet would write the file again
+        raise
+    finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,15 +10,13 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
-
 from collectives.bench.results import code, digest
+from collectives.processes import kill_descendants
 from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter
 from collectives_course.sandbox import SandboxError
@@ -221,9 +219,7 @@ def grade_class(
                     on_grade(done, len(waiting), graded)
         except BaseException:
             stop.set()
-            for child in psutil.Process().children():  # no submission is waited for
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
+            kill_descendants()  # no submission is waited for
             pool.shutdown(cancel_futures=True)
             raise
     found = [grades[name] for name in sorted(grades)]
