@@ -109,9 +109,9 @@ def join_seconds() -> int:
 
 def serve(command: list[str]) -> int:
     """Run ranks as one of torchrun's processes until rank 0's command has ended; return its exit code on rank 0."""
+    die_with(os.getppid())  # before the imports of seconds that follow
     from torch import distributed as dist
 
-    die_with(os.getppid())
     shared = _secret()
     limit = timedelta(seconds=join_seconds())
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
