@@ -14,7 +14,7 @@ SOURCE = Path(collectives.__file__).parents[1]
 # The experiment scaling holds our rows against those of libraries that it names.
 MAY_NAME = {"collectives_book/scaling/targets.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
-MAY_NAME |= {"collectives/cli/export.py"}
+MAY_NAME |= {"collectives/cli/programs.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
 MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")}
 MAY_NAME |= {"collectives_book/train_digits.py"}
