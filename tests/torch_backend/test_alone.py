@@ -104,7 +104,7 @@ def test_the_profiler_shows_each_call(group: Group, tmp_path: Path) -> None:
     profiled.export_chrome_trace(str(tmp_path / "trace.json"))
     calls = read(tmp_path / "trace.json").calls
     assert [name for name, _ in calls] == ["all_reduce", "all_gather", "barrier"]
-    assert len({each.starts[0] + each.durations[0] for each in calls.values()}) == 3
+    assert len({each.order[0] + each.durations[0] for each in calls.values()}) == 3
 
 
 def test_an_empty_list_is_refused(group: Group) -> None:
