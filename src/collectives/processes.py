@@ -27,6 +27,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
+    import psutil  # type: ignore[import-untyped]
+
 Event = dict[str, Any]
 Log = IO[bytes]
 
@@ -78,7 +80,10 @@ class ChildProcess(subprocess.Popen[bytes]):
         """Return the exit code, negative for a signal; None while it runs."""
         if self.returncode is not None or not hasattr(os, "waitid"):
             return super().poll()
-        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has reaped it
+            return super().poll()
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -237,15 +242,32 @@ def kill_group(group: int, how: int = signal.SIGKILL) -> None:
         os.killpg(group, how)
 
 
-def kill_descendants() -> None:
-    """Kill all processes that this one has started, and those that they have started, and wait for them."""
-    import psutil  # type: ignore[import-untyped]
+def descendants() -> "set[psutil.Process]":
+    """Return the processes that this one has started, and those that they have started."""
+    import psutil
 
-    below = psutil.Process().children(recursive=True)
-    for each in below:
+    return set(psutil.Process().children(recursive=True))
+
+
+def kill_descendants(but: "set[psutil.Process]") -> None:
+    """Kill the `descendants` of this process that are not in ``but``, and wait for them.
+
+    They are not reaped here, because that is for who started them.
+    """
+    import psutil
+
+    def is_running(process: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return False
+
+    killed = descendants() - but
+    for each in killed:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    psutil.wait_procs(below, timeout=GRACE_SECONDS)
+    until = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < until and any(map(is_running, killed)):
+        time.sleep(POLL_SECONDS)
 
 
 def die_with(parent: int) -> None:

@@ -24,7 +24,7 @@ from collectives.bench.results import digest
 from collectives.bench.sweep import count_failed
 from collectives.emulator import ClusterError
 from collectives.errors import short, unknown
-from collectives.processes import kill_descendants
+from collectives.processes import descendants, kill_descendants
 from collectives_book import EXPERIMENTS, ExperimentError, load
 from collectives_book.experiment import Experiment
 
@@ -233,13 +233,13 @@ def _execute(run: Run) -> None:
 @contextmanager
 def _connection_file() -> Iterator[str]:
     """Yield the path of the kernel's connection file. A shell removes it when this process ends, even by a kill."""
-    folder = tempfile.mkdtemp(prefix="collectives-kernel-")
+    folder, others = tempfile.mkdtemp(prefix="collectives-kernel-"), descendants()
     command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]  # `cat` ends when our end of the pipe closes
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
             yield f"{folder}/kernel.json"
     except KeyboardInterrupt:
-        kill_descendants()  # a kernel that papermill does not know yet would write the file again
+        kill_descendants(others)  # a kernel that papermill does not know yet would write the file again
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

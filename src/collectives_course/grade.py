@@ -16,7 +16,7 @@ from threading import Event
 from typing import Any
 
 from collectives.bench.results import code, digest
-from collectives.processes import kill_descendants
+from collectives.processes import descendants, kill_descendants
 from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter
 from collectives_course.sandbox import SandboxError
@@ -207,6 +207,7 @@ def grade_class(
         return made
 
     grades: dict[str, Grade] = {}
+    others = descendants()
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
         try:
             waiting = {
@@ -219,7 +220,7 @@ def grade_class(
                     on_grade(done, len(waiting), graded)
         except BaseException:
             stop.set()
-            kill_descendants()  # no submission is waited for
+            kill_descendants(others)  # no submission is waited for
             pool.shutdown(cancel_futures=True)
             raise
     found = [grades[name] for name in sorted(grades)]

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -281,8 +282,10 @@ def test_a_run_that_was_cut_off_goes_on(tiny: Assignment, tmp_path: Path) -> Non
         if done == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, on_grade=cut)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        with pytest.raises(KeyboardInterrupt):
+            grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, on_grade=cut)
+        assert other.poll() is None  # whose processes are not the grader's live on
     before, kept = graded(tmp_path), len([*(tmp_path / "out").glob("*/graded-from.txt")])
     assert 2 <= kept <= before <= 4  # one in work is not kept, because its ranks may have been killed
     assert not (tmp_path / "out" / "class.csv").exists()

@@ -48,12 +48,13 @@ def test_a_server_serves_all_launches_of_one_environment() -> None:
     assert server({"OMP_NUM_THREADS": "2"}) != first
 
 
-def test_a_server_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_reaped", [False, True])
+def test_a_server_that_was_killed_is_replaced(is_reaped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     monkeypatch.setenv("TZ", "UTC")  # a server of this test's own
     killed = server()
     os.kill(killed, signal.SIGKILL)
-    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT * (not is_reaped))
     events = launch("unwell", {"do": "nothing"}, 2, timeout=60)
     assert len(next(event["pids"] for event in events if "pids" in event)) == 2
     assert server() != killed

@@ -80,7 +80,9 @@ def fork_server(environment: Mapping[str, str]) -> ForkServer:
     loaded = sorted(item for item in (os.environ | environment).items() if item[0].startswith(AT_IMPORT))
     key = os.getpid(), os.getcwd(), *loaded  # noqa: PTH109
     with _starting:
-        if key not in _servers or _servers[key].process.poll() is not None:
+        if key in _servers and _servers[key].process.poll() is not None:
+            _stop(os.getpid(), _servers.pop(key))
+        if key not in _servers:
             ours, theirs = socket.socketpair()
             log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the server
             with theirs:
