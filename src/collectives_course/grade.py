@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -159,6 +159,27 @@ def _verdict(
     )
 
 
+def _in_parallel(
+    jobs: dict[str, Callable[[], Grade]], stop: Event, on_grade: Callable[[int, int, Grade], None] | None
+) -> dict[str, Grade]:
+    """Run the jobs, several at a time; return their grades by name. Any exception sets ``stop`` and kills the ranks."""
+    grades: dict[str, Grade] = {}
+    others = descendants()
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
+        try:
+            waiting = {pool.submit(job): name for name, job in jobs.items()}
+            for done, future in enumerate(as_completed(waiting), 1):
+                graded = grades[waiting[future]] = future.result()
+                if on_grade:
+                    on_grade(done, len(waiting), graded)
+        except BaseException:
+            stop.set()
+            kill_descendants(others)  # no submission is waited for
+            pool.shutdown(cancel_futures=True)
+            raise
+    return grades
+
+
 def grade_class(
     assignment: Assignment,
     folder: Path,
@@ -206,23 +227,11 @@ def grade_class(
             report.replace_text(target / GRADED_FROM, mark)
         return made
 
-    grades: dict[str, Grade] = {}
-    others = descendants()
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
-        try:
-            waiting = {
-                pool.submit(or_ungraded, graded_once, assignment, each, seed, sandboxed): each.name
-                for each in submissions
-            }
-            for done, future in enumerate(as_completed(waiting), 1):
-                graded = grades[waiting[future]] = future.result()
-                if on_grade:
-                    on_grade(done, len(waiting), graded)
-        except BaseException:
-            stop.set()
-            kill_descendants(others)  # no submission is waited for
-            pool.shutdown(cancel_futures=True)
-            raise
+    grades = _in_parallel(
+        {each.name: partial(or_ungraded, graded_once, assignment, each, seed, sandboxed) for each in submissions},
+        stop,
+        on_grade,
+    )
     found = [grades[name] for name in sorted(grades)]
     report.replace_text(output / TABLE, report.class_table(found))
     return found

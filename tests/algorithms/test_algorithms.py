@@ -339,7 +339,7 @@ def test_an_algorithm_needs_nothing_but_its_function(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_earlier_names_are_read_as_present_ones(old: str, new: str, tmp_path: Path) -> None:
-    """In calls, settings, machine files, recorded rows and the looks of figures; no algorithm has such a name now."""
+    """Hold this for calls, settings, machine files, rows and figures; no algorithm has such a name now."""
     assert old not in {name for _, name in ALGORITHMS}
     schedule, present = (build("all_reduce", name, 5, root=1) for name in (f"{old}/bfloat16", f"{new}/bfloat16"))
     assert (grid(schedule), schedule.wire) == (grid(present), "bfloat16")

@@ -1,4 +1,4 @@
-"""What the command says about wrong arguments: its exit code is 2, nothing is printed, and one line names the fault."""
+"""Run the command with wrong arguments: it exits with 2, prints no data, and names the fault in one line."""
 
 import os
 from pathlib import Path

@@ -39,7 +39,7 @@ needs_sandbox = pytest.mark.usefixtures("sandbox")
 
 
 def probe() -> dict[str, Any]:
-    """What the probe prints, in the place of a rank, without the words of the audit hook."""
+    """Return what the probe prints, in the place of a rank, without the words of the audit hook."""
     with sandbox._filter() as filter_fd:
         typed = sandbox.command(REFERENCE, Limits(memory=512 << 20), 2, sandbox.FIRST_USER - 1, filter_fd)
         started = [*typed[: typed.index("-m")], "-c", PROBE.read_text()]
