@@ -95,6 +95,15 @@ def test_what_cannot_run_is_one_line(words: list[str], said: str, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+def test_a_process_whose_torchrun_was_killed_before_it_began_ends_at_once(tmp_path: Path) -> None:
+    where = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HOME": str(tmp_path)}
+    where |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    command = [sys.executable, "-m", "collectives.launch.torchrun", "true"]
+    done = subprocess.run(command, env=os.environ | where, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("torchrun's store: got no answer from 127.0.0.1:")
+
+
 @pytest.mark.extended  # a minute of launches
 def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
     first, second = nodes()

@@ -17,6 +17,7 @@ those in the variable COLLECTIVES_JOIN_SECONDS, because many nodes import slowly
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from contextlib import ExitStack, closing, suppress
@@ -110,6 +111,7 @@ def join_seconds() -> int:
 def serve(command: list[str]) -> int:
     """Run ranks as one of torchrun's processes until rank 0's command has ended; return its exit code on rank 0."""
     die_with(os.getppid())  # before the imports of seconds that follow
+    _check_store()
     from torch import distributed as dist
 
     shared = _secret()
@@ -118,6 +120,22 @@ def serve(command: list[str]) -> int:
     if rank == 0:
         return _drive(store, shared, size, command)
     return _follow(_joined(store, shared, rank), rank, shared)
+
+
+def _check_store() -> None:
+    """Raise ConnectionError if torchrun's store has gone, which torchrun starts before its processes.
+
+    A process whose torchrun was killed before `die_with` would otherwise look for the store until the time is over.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return  # rank 0's process starts the store
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        socket.create_connection((host, port), join_seconds()).close()
+    except ConnectionRefusedError as error:
+        raise ConnectionError(
+            f"torchrun's store: got no answer from {host}:{port}, expected a running torchrun"
+        ) from error
 
 
 def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
