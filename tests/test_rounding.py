@@ -10,8 +10,8 @@ import torch
 
 from collectives import rounding
 from collectives.algorithms import build
-from collectives.backends.coding import decode, encode
-from collectives.backends.coding import rounded as rounded_to_wire
+from collectives.engine.codec import decode, encode
+from collectives.engine.codec import rounded as rounded_to_wire
 from collectives.rounding import measure, rounded, samples, total
 from collectives.summation import summation
 from collectives.wire import WIRES

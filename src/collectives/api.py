@@ -20,7 +20,7 @@ float32, float64, signed integers, uint8 and bool; op is SUM, AVG, PRODUCT, MAX 
 BOR or BXOR. A sum of bools is their "or"; they have no average.
 
 Tensors may have any shape and any number of elements, including 0. Roots are global ranks. What a function says of sums
-holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`. Discard the group
+holds for every op; for the rounding of floats see `collectives.engine.collective.perform`. Discard the group
 after any error: some ranks have added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
@@ -62,10 +62,10 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends import Call
-from collectives.backends.background import Work, start
-from collectives.backends.p2p import collective
-from collectives.backends.p2p.communicator import group_of
+from collectives.engine import collective
+from collectives.engine.call import Call
+from collectives.engine.communicator import group_of
+from collectives.engine.work import Work, start
 
 Group = dist.ProcessGroup | None
 Op = dist.ReduceOp.RedOpType

@@ -213,6 +213,6 @@ def _sent(wire: str) -> Callable[[Floats], Floats]:
     """Return the function that rounds numbers to a wire."""
     import torch
 
-    from collectives.backends import coding
+    from collectives.engine import codec
 
-    return lambda values: coding.rounded(wire, torch.from_numpy(np.ascontiguousarray(values))).numpy()
+    return lambda values: codec.rounded(wire, torch.from_numpy(np.ascontiguousarray(values))).numpy()

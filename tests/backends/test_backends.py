@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, need, open_mpi, presence
+from collectives.backends import BACKENDS, backend, horovod, mpi, nccl, need, open_mpi, presence
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
 from collectives.contracts import CONTRACTS
+from collectives.engine.call import Call
 from collectives.launch import launch, programs
 from places import TASKS
 from sweep import each

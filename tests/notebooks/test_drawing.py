@@ -8,11 +8,11 @@ from typing import Any
 import nbformat
 import pytest
 
-from collectives.backends import Performed
 from collectives.bench import Settings, calibration, measure
 from collectives.bench.results import read, record, write
 from collectives.bench.settings import group_by_launch
 from collectives.bench.sweep import error_rows
+from collectives.engine.call import Performed
 from collectives.machine import Link, Machine
 from collectives_book import experiment as base
 from collectives_book import load

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from collectives.backends import Performed
+from collectives.engine.call import Performed
 from collectives.launch import RankError, launch
 from collectives_book.figures import measured
 from collectives_book.model_parallel import figures, volume

@@ -19,7 +19,8 @@ from torch import distributed as dist
 
 import collectives
 from collectives.autotune import VARIABLE
-from collectives.backends import Call, backend
+from collectives.backends import backend
+from collectives.engine.call import Call
 
 Seen = Any
 LIMIT = timedelta(seconds=5)

@@ -18,14 +18,15 @@ from torch import distributed as dist
 import collectives
 from collectives import rounding
 from collectives.algorithms import build, executable, names
-from collectives.backends import Call, backend
-from collectives.backends.p2p.batches import execute_in_batches
-from collectives.backends.p2p.communicator import communicator
-from collectives.backends.p2p.compile import plan
-from collectives.backends.p2p.execute import execute
-from collectives.backends.p2p.program import Plan
+from collectives.backends import backend
 from collectives.bench import DTYPES
 from collectives.bench.measure import OPS, reduced, values
+from collectives.engine.batches import execute_in_batches
+from collectives.engine.call import Call
+from collectives.engine.communicator import communicator
+from collectives.engine.compile import plan
+from collectives.engine.execute import execute
+from collectives.engine.program import Plan
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.summation import is_alike, summation

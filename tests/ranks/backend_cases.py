@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends import Backend, Call, backend
+from collectives.backends import Backend, backend
 from collectives.bench import DTYPES
 from collectives.bench.measure import OPS, reduced, values
+from collectives.engine.call import Call
 
 Event = dict[str, Any]
 Check = tuple[str, bool]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from collectives.algorithms import build
-from collectives.backends.p2p import prepared
 from collectives.bench import measure
+from collectives.engine import prepared
 from collectives.schedule import Schedule
 
 

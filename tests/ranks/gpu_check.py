@@ -25,16 +25,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives.torch_backend  # noqa: F401  torch knows the name from now on
 from collectives.algorithms import executable
-from collectives.backends import Call, backend, nccl, need
-from collectives.backends.p2p.batches import execute_in_batches
-from collectives.backends.p2p.collective import perform
-from collectives.backends.p2p.compile import as_plan
-from collectives.backends.p2p.program import Recv, Reduce, Send, Span, Task, Wait
+from collectives.backends import backend, nccl, need
 from collectives.bench import Row, Settings, bench
 from collectives.bench.measure import OPS, gathered, reduced, share, values
 from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES
 from collectives.contracts import REDUCING
+from collectives.engine.batches import execute_in_batches
+from collectives.engine.call import Call
+from collectives.engine.collective import perform
+from collectives.engine.compile import as_plan
+from collectives.engine.program import Recv, Reduce, Send, Span, Task, Wait
 from collectives.files import replace
 from collectives.launch import launch
 from collectives.launch.request import TASKS_VARIABLE

@@ -13,7 +13,8 @@ import torch
 from torch import distributed as dist
 
 from collectives.autotune import VARIABLE
-from collectives.backends import Call, backend
+from collectives.backends import backend
+from collectives.engine.call import Call
 
 N = 1024
 

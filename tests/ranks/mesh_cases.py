@@ -14,14 +14,14 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.backends.p2p import peers
-from collectives.backends.p2p.address import GREETING
-from collectives.backends.p2p.communicator import communicator
-from collectives.backends.p2p.compile import as_plan
-from collectives.backends.p2p.execute import execute
-from collectives.backends.p2p.message import HEADER, MessageError
-from collectives.backends.p2p.program import Recv, Send, Span, Task, Wait
-from collectives.backends.p2p.signature import NO_CALL
+from collectives.engine import peers
+from collectives.engine.address import GREETING
+from collectives.engine.communicator import communicator
+from collectives.engine.compile import as_plan
+from collectives.engine.execute import execute
+from collectives.engine.message import HEADER, MessageError
+from collectives.engine.program import Recv, Send, Span, Task, Wait
+from collectives.engine.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]
 Call = Callable[[Any], object]

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends import Call, backend
-from collectives.backends.p2p import collective
+from collectives.backends import backend
+from collectives.engine import collective
+from collectives.engine.call import Call
 from collectives.torch_backend import hook
 from collectives_book.overlap import ranks as overlap
 from collectives_book.overlap.hooks import NOTHING, Hook

@@ -22,9 +22,10 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.backends import Call, backend
-from collectives.backends.p2p import peers
-from collectives.backends.p2p.communicator import communicator
+from collectives.backends import backend
+from collectives.engine import peers
+from collectives.engine.call import Call
+from collectives.engine.communicator import communicator
 
 Report = Callable[[dict[str, Any]], None]
 SECONDS = 4.0  # timeout of a group of which a rank fails

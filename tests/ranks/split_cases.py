@@ -14,8 +14,8 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.backends import Call
 from collectives.backends.torch_native import GLOO
+from collectives.engine.call import Call
 from collectives.schedule import cut
 from collectives_book.model_parallel import pipeline
 from collectives_book.model_parallel.pipeline import SCHEDULES, Action

@@ -40,7 +40,8 @@ network: {latency: 5us, overhead: 500ns, rate: 25GB/s}
 """
 BACKEND = '''"""Sums by gathering all contributions, on every rank."""
 
-from collectives.backends import Backend, Call, Performed
+from collectives.backends import Backend
+from collectives.engine.call import Call, Performed
 
 
 class Gathered(Backend):

@@ -54,7 +54,7 @@ BREAKS = {
     "Logs are read": ("collectives_logs/ras.py", "import collectives.bench"),
     "Imports point down": ("collectives/units.py", "from collectives import grid"),
     "No circle": ("collectives/figures/style.py", "from collectives.figures import schedules"),
-    "Readers of a schedule": ("collectives/backends/p2p/__init__.py", "from collectives.verify import verify"),
+    "Readers of a schedule": ("collectives/engine/__init__.py", "from collectives.verify import verify"),
     "What starts ranks": ("collectives/launch/__init__.py", "from collectives import schedule"),
     "torch stays": ("collectives/simulator/__init__.py", "import torch"),
     "Horovod and MPI": ("collectives/bench/__init__.py", "from mpi4py import MPI"),

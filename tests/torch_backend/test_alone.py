@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.profiler import profile
 
 import collectives.torch_backend
-from collectives.backends.background import Work
+from collectives.engine.work import Work
 from collectives.torch_backend.group import Group
 from collectives_logs.kineto import read
 

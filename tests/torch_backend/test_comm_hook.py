@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from collectives.backends.coding import rounded
+from collectives.engine.codec import rounded
 from collectives.launch import launch
 from collectives.torch_backend import hook
 from collectives.torch_backend.comm_hook import Residuals

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from collectives.backends.background import Tensors
+from collectives.engine.work import Tensors
 from collectives.torch_backend.streams import StreamWork
 
 DEVICE = torch.device("cuda", 0)

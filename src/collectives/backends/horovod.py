@@ -12,7 +12,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from collectives.backends import Backend, Call, Performed
+from collectives.backends import Backend
+from collectives.engine.call import Call, Performed
 from collectives.launch.programs import need_horovodrun
 
 
@@ -83,7 +84,7 @@ def _meet() -> dict[str, str]:
     from horovod.runner.http.http_server import RendezvousServer
     from torch import distributed as dist
 
-    from collectives.backends.exchange import everyones
+    from collectives.engine.exchange import everyones
 
     names = [name.decode() for name in everyones(socket.gethostname().encode())]
     plan = get_host_assignments([HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names))

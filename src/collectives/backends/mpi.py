@@ -6,8 +6,9 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from collectives.backends import Backend, Call, Performed
+from collectives.backends import Backend
 from collectives.backends.open_mpi import communicator, number
+from collectives.engine.call import Call, Performed
 from collectives.launch.programs import mpirun_version, need_mpirun
 
 ITS_OWN = ("auto", "default")  # the choice of the library

@@ -6,7 +6,8 @@ import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from collectives.backends import Backend, Call, Performed
+from collectives.backends import Backend
+from collectives.engine.call import Call, Performed
 
 if TYPE_CHECKING:
     import torch

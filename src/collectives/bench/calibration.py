@@ -19,7 +19,7 @@ from collectives.machine import Link, Machine, text
 from collectives.units import format_bytes
 
 if TYPE_CHECKING:
-    from collectives.backends.p2p.mesh import Mesh
+    from collectives.engine.mesh import Mesh
 
 CLOSE = 0.25  # how far a fit may be off at every size before `trust` warns
 
@@ -122,7 +122,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     import torch
     from torch import distributed as dist
 
-    from collectives.backends.p2p.communicator import communicator
+    from collectives.engine.communicator import communicator
 
     torch.set_num_threads(1)
     sizes, repetitions = settings["bytes"], settings["repetitions"]
@@ -145,7 +145,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 
 def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     """Return the first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
-    from collectives.backends.p2p.measured import Pair
+    from collectives.engine.measured import Pair
 
     asks = joined.rank == 0
     with joined.begin():

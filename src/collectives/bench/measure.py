@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from torch import distributed as dist
 
 from collectives.autotune import bound, environment_machine, slowest_link
-from collectives.backends import Backend, Call, Performed, backend, named
-from collectives.backends.exchange import everyones
+from collectives.backends import Backend, backend, named
 from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.bounds import algbw, busbw
+from collectives.engine.call import Call, Performed
+from collectives.engine.exchange import everyones
 from collectives.schedule import Ints, parts
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives.wire import bytes_on_wire, split
@@ -55,7 +56,7 @@ SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has s
 
 def preload() -> None:
     """Import the modules that forks of one process share; other ranks import what their back ends need."""
-    import collectives.backends.p2p.collective  # noqa: F401  its loop is compiled code, which takes a second to load
+    import collectives.engine.collective  # noqa: F401  its loop is compiled code, which takes a second to load
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from collectives.backends import Call
+from collectives.engine.call import Call
 
 Tensors = Sequence[torch.Tensor]
 Op = dist.ReduceOp.RedOpType

@@ -8,7 +8,7 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, which mypy does not find there
 
 from collectives.api import all_reduce
-from collectives.backends.coding import rounded
+from collectives.engine.codec import rounded
 from collectives.wire import split
 
 Gradients = torch.futures.Future[torch.Tensor]

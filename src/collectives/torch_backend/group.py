@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.background import Work, end, put, start
-from collectives.backends.p2p import collective
-from collectives.backends.p2p.communicator import communicator
-from collectives.backends.p2p.reduce import takes_wire
+from collectives.engine import collective
+from collectives.engine.communicator import communicator
+from collectives.engine.reduce import takes_wire
+from collectives.engine.work import Work, end, put, start
 from collectives.torch_backend import calls, flight
 from collectives.torch_backend.base import bases, beside, forget
 from collectives.torch_backend.calls import Job, Tensors

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch
 
-from collectives.backends.background import Tensors, Work
+from collectives.engine.work import Tensors, Work
 
 
 class StreamWork(Work):

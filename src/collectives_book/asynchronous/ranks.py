@@ -18,9 +18,10 @@ from torch import distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from collectives.backends import Call, backend
+from collectives.backends import backend
 from collectives.bench.measure import report_rows
 from collectives.bench.settings import Row
+from collectives.engine.call import Call
 from collectives_book.asynchronous.parameter_server import Server, Update
 from collectives_book.asynchronous.push_pull import SERVER, serve, work
 from collectives_book.digits import Samples, accuracy, batches, digits, perceptron, shard

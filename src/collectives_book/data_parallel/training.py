@@ -25,8 +25,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
-from collectives.backends import Call, backend
+from collectives.backends import backend
 from collectives.backends.horovod import started
+from collectives.engine.call import Call
 from collectives.files import replace
 from collectives_book.digits import WIDTH, Samples, batches, digits, perceptron, shard
 

@@ -11,7 +11,8 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.backends import Call, Performed, backend
+from collectives.backends import backend
+from collectives.engine.call import Call, Performed
 from collectives.schedule import cut
 from collectives.traffic import traffic
 from collectives_book.model_parallel.pipeline import now

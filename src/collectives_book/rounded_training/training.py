@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.optim import SGD
 
 from collectives.algorithms import build
-from collectives.backends.coding import rounded
+from collectives.engine.codec import rounded
 from collectives.rounding import total
 from collectives_book.digits import shard
 from collectives_book.rounded_training.comparison import Variant

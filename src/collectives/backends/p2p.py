@@ -1,0 +1,27 @@
+"""Our own back end: the engine over TCP and shared memory, or over NCCL."""
+
+from collectives.backends import Backend
+from collectives.backends.torch_native import OnCpus, OnGpus
+from collectives.engine.call import Call, Performed
+
+
+class _PointToPoint(Backend):
+    takes_schedules = True
+    packages: tuple[str, ...] = ("torch", "numba")
+
+    def perform(self, call: Call) -> Performed:
+        """Perform the collective, as `collective.perform` says."""
+        from collectives.engine import collective
+
+        return collective.perform(call)
+
+
+class OverTcp(_PointToPoint, OnCpus):
+    """CPU tensors, over TCP connections of our own."""
+
+
+class OverNccl(_PointToPoint, OnGpus):
+    """CUDA tensors, over NCCL's sends and receives."""
+
+
+P2P, P2P_NCCL = OverTcp("p2p"), OverNccl("p2p_nccl")

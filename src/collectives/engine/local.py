@@ -1,0 +1,58 @@
+"""Which transport a group uses on this machine, and which of its ranks share memory."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+# The variable that keeps the ranks of a host on TCP, too.
+VARIABLE = "COLLECTIVES_TRANSPORT"
+TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
+MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a call with stages on hosts, and between them
+
+MOST_RANKS = 32  # of one host that share memory
+# How many times a rank polls its sockets, yielding in between, before it sleeps: about a millisecond, or 8 us.
+MANY_SPINS, FEW_SPINS = 2000, 16
+
+
+def published() -> Any:
+    """The module that executes on published buffers; None if `VARIABLE` is TCP, or the system is not Linux."""
+    wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
+    if wanted not in TRANSPORTS:
+        raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
+    return _published() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
+
+
+@cache
+def _published() -> Any:
+    try:
+        return importlib.import_module("collectives.engine.shm")
+    except ImportError:
+        return None
+
+
+def ranks_per_host(addresses: Sequence[tuple[str, int]]) -> int:
+    """The ranks of a host, if they share memory: if ranks fill all hosts in order, and are not too many; otherwise 1.
+
+    >>> [ranks_per_host([(host, 0) for host in hosts]) for hosts in ("aabb", "aaab", "abab", "aa", "ab")]
+    [2, 1, 1, 2, 1]
+    """
+    hosts = [host for host, _ in addresses]
+    each = hosts.count(hosts[0])
+    in_order = [host for host in dict.fromkeys(hosts) for _ in range(each)]
+    return each if hosts == in_order and each <= MOST_RANKS else 1
+
+
+def spins(addresses: Sequence[tuple[str, int]], rank: int, background: bool) -> int:
+    """How many times the rank looks whether something has come from this host, before it sleeps.
+
+    Sleeping and being woken costs 50 us and more. Spinning occupies a core that others may need: other ranks if this
+    host has fewer cores than ranks, and the rank's own computation if its calls run in the background.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = sum(host == addresses[rank][0] for host, _ in addresses)
+    return FEW_SPINS if background or here > cores else MANY_SPINS

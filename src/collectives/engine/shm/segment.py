@@ -1,0 +1,138 @@
+"""The memory that the ranks of a host share: made by the first of them, passed over Unix sockets.
+
+It has no name, and is gone with the last process that maps it, however that ends. The socket has one that nobody can
+guess, in the network namespace: hosts that are emulated by namespaces share no memory. Both ends check that the other
+is a process of the same user. Every rank also has connections to all others of the host (`peers`): they say that a rank
+has failed, and end when it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import socket
+import struct
+import warnings
+from weakref import finalize
+
+import numpy as np
+from torch import distributed as dist
+
+from collectives.engine import local
+from collectives.engine.agreement import meet
+from collectives.engine.exchange import everyones
+from collectives.engine.mesh import Mesh
+from collectives.engine.shm.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
+from collectives.processes import is_ours
+
+SECONDS = 30  # that the first rank may take to pass the memory on
+LIMIT = struct.pack("ll", SECONDS, 0)  # seconds and microseconds
+SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_size_t
+_LIBC.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+
+
+class Segment:
+    """The shared memory as one rank has mapped it, and the arrays of its calls."""
+
+    def __init__(self, descriptor: int, mesh: Mesh) -> None:
+        ranks = mesh.ranks_per_host
+        nbytes = ranks * (HEADER + REGION)
+        if os.fstat(descriptor).st_size != nbytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise OSError("memory of another size, or whose size may change")
+        self.address = _mapped(descriptor, nbytes)
+        finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False  # a thread may still use it
+        self.state, self.checked = new_state(self.address, ranks, mesh.rank % ranks), np.zeros(ranks, dtype=np.int64)
+        self.signature = np.zeros(EACH_SIGNATURE, dtype=np.uint8)  # of a call that sends messages
+        self.state[SPINS] = SPINS_ALONE if mesh.spins == local.MANY_SPINS else 0
+
+
+def _mapped(descriptor: int, nbytes: int) -> int:
+    """Where the memory is in this process. Python's own mapping would keep a descriptor open."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = int(_LIBC.mmap(0, nbytes, protection, mmap.MAP_SHARED, descriptor, 0))
+    if address == ctypes.c_size_t(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return address
+
+
+def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
+    """Memory that all ranks of this host have; None if a rank of the group cannot have it.
+
+    All ranks of the group call it alike.
+    """
+    _connect(mesh)
+    found: Segment | None = None
+    with contextlib.ExitStack() as stack:
+        first = mesh.on_host[0]
+        name, listener = _listener(stack) if mesh.rank == first else (b"", None)
+        name = everyones(name, group)[first]
+        try:
+            if listener:
+                found = _give(listener, mesh)
+            elif name:
+                found = _take(name, mesh)
+        except OSError as error:
+            warnings.warn(f"ranks of this host share no memory, so TCP serves: {error}", RuntimeWarning, stacklevel=2)
+    return found if all(everyones(b"1" if found else b"", group)) else None
+
+
+def _connect(mesh: Mesh) -> None:
+    """Connect with every rank of the host, both ways; the program's own calls are numbered from 1."""
+    mesh.call -= 1
+    with mesh.begin():
+        meet(mesh, [each for each in mesh.on_host if each != mesh.rank])
+
+
+def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:
+    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    name = f"\0collectives/{secrets.token_hex(16)}".encode()
+    try:
+        listener.bind(name)
+        listener.listen(local.MOST_RANKS)
+    except OSError:
+        return b"", None
+    listener.settimeout(SECONDS)
+    return name, listener
+
+
+def _give(listener: socket.socket, mesh: Mesh) -> Segment:
+    """Make the memory, and pass it to every rank that connects: processes of this user."""
+    descriptor = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, mesh.ranks_per_host * (HEADER + REGION))
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        given = 1
+        while given < mesh.ranks_per_host:
+            peer, _ = listener.accept()
+            with peer:
+                if is_ours(peer):
+                    socket.send_fds(peer, [b"."], [descriptor])
+                    given += 1
+        return Segment(descriptor, mesh)
+    finally:
+        os.close(descriptor)
+
+
+def _take(name: bytes, mesh: Mesh) -> Segment:
+    with socket.socket(socket.AF_UNIX) as asked:
+        # The kernel's timeouts: under Python's own, `connect` fails at once where the queue is full.
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, LIMIT)
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, LIMIT)
+        asked.connect(name)
+        if not is_ours(asked):
+            raise OSError("another user's memory")
+        _, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
+    if len(descriptors) != 1:
+        raise OSError("no memory")
+    try:
+        return Segment(descriptors[0], mesh)
+    finally:
+        os.close(descriptors[0])

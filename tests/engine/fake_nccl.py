@@ -1,0 +1,454 @@
+"""NCCL's rules, enforced on the CPU: `World` stands in for p GPUs, and `torch.distributed` for NCCL on them.
+
+A rank's code runs to its end and only enqueues work, as on a GPU. `World.run` then carries out all streams. What NCCL
+does not promise is refused: an `NcclError` says which rank broke which rule, or who waits for whom.
+
+* Operations move data only in batches. A batch is one ncclGroup: its operations are begun together.
+* Messages from one rank to another are matched in order; tags count for nothing. Sizes and dtypes must be equal.
+* A batch moves data when all of its counterparts have been begun, not before. NCCL may be less strict, but the first
+  time it has to connect the ranks, and then it moves nothing (https://github.com/NVIDIA/nccl/issues/2130).
+* The first operation on a group is a collective, which all of its ranks call.
+* NCCL works on a stream of its own. ``wait`` makes the current stream wait for it, not the host.
+* Two accesses to the same memory, one of them a write, need an order: the same stream, or an event between streams.
+* Memory that nobody has written holds poison, and nothing may make the host wait for a stream.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DEVICE = torch.device("cuda:0")
+
+
+class NcclError(AssertionError):
+    """A rule of NCCL is broken, or every stream waits for another."""
+
+
+class Tensor(torch.Tensor):
+    """A tensor that says it is on a GPU; ``memory`` holds its data on the CPU."""
+
+    device = DEVICE
+    memory: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, memory: torch.Tensor) -> "Tensor":
+        made = torch.Tensor._make_wrapper_subclass(cls, memory.size(), strides=memory.stride(), dtype=memory.dtype)
+        made.memory = memory
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NcclError(f"{func} outside World.on")
+
+
+class Stream:
+    """Commands that are carried out one after the other; ``seen`` is how far every stream was when this one went on."""
+
+    def __init__(self, rank: int, name: str) -> None:
+        self.rank, self.name = rank, name
+        self.commands: deque[Callable[[], bool]] = deque()  # each returns whether it could be carried out
+        self.waits_for: Callable[[], str] = str  # what the first command waits for, in words
+        self.seen: Counter[Stream] = Counter()
+
+    def goes_on(self) -> bool:
+        """Carry out what can be; says whether there was anything."""
+        moved = False
+        while self.commands and self.commands[0]():
+            self.commands.popleft()
+            self.waits_for, moved = str, True
+        return moved
+
+    def record(self) -> "Event":
+        """An event that has happened when all that was enqueued so far is done."""
+        event = Event()
+
+        def happens() -> bool:
+            event.seen = Counter(self.seen)
+            return True
+
+        self.commands.append(happens)
+        return event
+
+    def wait_event(self, event: "Event") -> None:
+        """Let what is enqueued from now on wait for the event."""
+
+        def waits() -> bool:
+            if event.seen is None:
+                return False
+            self.seen |= event.seen
+            return True
+
+        self.commands.append(waits)
+
+
+class Event:
+    """A point in a stream, and what that stream had seen by then; None as long as it has not happened."""
+
+    seen: Counter[Stream] | None = None
+
+
+class Access(NamedTuple):
+    """Bytes that a stream read or wrote as its ``at``-th access."""
+
+    start: int
+    stop: int
+    writes: bool
+    stream: Stream
+    at: int
+    what: str
+
+
+class Group:
+    """One rank's handle of a process group; ``shared`` is the same for all of its ranks."""
+
+    def __init__(self, world: "World", shared: "Shared", rank: int) -> None:
+        self.world, self.shared, self._rank = world, shared, rank
+        self.stream = world.stream(shared.ranks[rank], "NCCL's stream")
+        self.connected = False
+        self.calls = 0  # collectives so far
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return len(self.shared.ranks)
+
+    def name(self) -> str:
+        return "nccl"
+
+
+class Shared:
+    """What the ranks of a group have begun: messages by (sender, receiver) in order, collectives by number."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        self.ranks = ranks
+        self.sends: dict[tuple[int, int], list[Message]] = defaultdict(list)
+        self.receives: dict[tuple[int, int], list[Message]] = defaultdict(list)
+        self.collectives: dict[int, dict[int, torch.Tensor]] = defaultdict(dict)
+        self.sums: dict[int, torch.Tensor] = {}
+        self.said: dict[int, bytes] = {}
+
+
+class P2POp:
+    """As torch's: a peer is a global rank, a group_peer a rank within the group."""
+
+    def __init__(
+        self, op: Any, tensor: Any, peer: Any = None, group: Any = None, tag: int = 0, group_peer: Any = None
+    ) -> None:
+        if (peer is None) == (group_peer is None):
+            raise ValueError("either peer or group_peer")
+        self.op, self.tensor, self.group = op, tensor, group
+        self.peer = group.shared.ranks.index(peer) if group_peer is None else group_peer
+
+
+class Message:
+    """One end of a message, in a batch."""
+
+    def __init__(self, op: P2POp, batch: "Batch") -> None:
+        self.batch, self.is_send, self.tensor, self.peer = batch, op.op is dist.isend, op.tensor.memory, op.peer
+        self.other: Message | None = None
+        self.is_done = False
+
+    def __str__(self) -> str:
+        verb, ranks = ("send", "to") if self.is_send else ("receive", "from")
+        kind = str(self.tensor.dtype).removeprefix("torch.")
+        return f"{verb} {self.tensor.numel()} {kind} {ranks} rank {self.batch.group.shared.ranks[self.peer]}"
+
+
+class Batch:
+    """What one rank sends and receives in one call; the command of NCCL's stream that carries it out."""
+
+    def __init__(self, group: Group, ops: list[P2POp], number: int) -> None:
+        self.group, self.number, self.is_begun = group, number, False
+        self.messages = [Message(op, self) for op in ops]
+
+    def __str__(self) -> str:
+        return f"rank {self.group.shared.ranks[self.group.rank()]}, batch {self.number}"
+
+    def __call__(self) -> bool:
+        if not self.is_begun:
+            self.begin()
+        self.group.stream.waits_for = self.waits_for
+        if self.is_launched():
+            for message in self.messages:
+                message.is_done = message.is_done or self.moves(message)
+        return all(message.is_done for message in self.messages)
+
+    def begin(self) -> None:
+        """Offer all messages to their peers."""
+        self.is_begun = True
+        for message in self.messages:
+            me, shared = self.group.rank(), self.group.shared
+            pair = (me, message.peer) if message.is_send else (message.peer, me)
+            mine, others = (shared.sends, shared.receives)[:: 1 if message.is_send else -1]
+            mine[pair].append(message)
+            if len(others[pair]) >= len(mine[pair]):
+                self.match(message, others[pair][len(mine[pair]) - 1])
+
+    def match(self, one: Message, other: Message) -> None:
+        kinds = [(message.tensor.dtype, message.tensor.numel()) for message in (one, other)]
+        if kinds[0] != kinds[1]:
+            raise NcclError(f"mismatch: {one.batch} has {one}, but {other.batch} has {other}")
+        one.other, other.other = other, one
+
+    def is_launched(self) -> bool:
+        """All counterparts are begun."""
+        return self.is_begun and all(message.other for message in self.messages)
+
+    def moves(self, message: Message) -> bool:
+        """Move the data when both batches are launched; the first of the two does it for both."""
+        assert message.other is not None
+        if not message.other.batch.is_launched():
+            return False
+        send, receive = (message, message.other) if message.is_send else (message.other, message)
+        world = self.group.world
+        world.access(send.batch.group.stream, send.tensor, False, f"a batch that has to {send}")
+        world.access(receive.batch.group.stream, receive.tensor, True, f"a batch that has to {receive}")
+        receive.tensor.copy_(send.tensor)
+        message.other.is_done = True
+        return True
+
+    def waits_for(self) -> str:
+        alone = [str(message) for message in self.messages if message.other is None]
+        asked = {str(m.other.batch) for m in self.messages if m.other and not m.is_done}
+        return f"{self} has to " + ", ".join(alone) if alone else f"{self} waits for {', '.join(sorted(asked))}"
+
+
+class Work:
+    """What a call returns: ``wait`` makes the stream that is current then wait for it."""
+
+    def __init__(self, world: "World", done: Event) -> None:
+        self.world, self.done = world, done
+
+    def wait(self) -> None:
+        self.world.current.wait_event(self.done)
+
+
+class World:
+    """So many ranks, each with a GPU of its own."""
+
+    def __init__(self, p: int) -> None:
+        self.p, self.streams = p, list[Stream]()
+        self.log: dict[int, list[Access]] = defaultdict(list)
+        self.kept: list[torch.Tensor] = []  # no address is used twice
+        self.defaults = [self.stream(rank, "the default stream") for rank in range(p)]
+        self.current = self.defaults[0]
+        self.kernels: Counter[str] = Counter()
+        self.batches: Counter[int] = Counter()
+
+    def stream(self, rank: int, name: str) -> Stream:
+        made = Stream(rank, name)
+        self.streams.append(made)
+        return made
+
+    def group(self, ranks: list[int] | None = None) -> list[Group]:
+        """A new process group: the handles of its ranks."""
+        shared = Shared(list(range(self.p)) if ranks is None else ranks)
+        return [Group(self, shared, rank) for rank in range(len(shared.ranks))]
+
+    @contextmanager
+    def on(self, where: int | Stream) -> Iterator[None]:
+        """What follows is enqueued on a rank's default stream, or on a stream."""
+        before, self.current = self.current, where if isinstance(where, Stream) else self.defaults[where]
+        try:
+            with _Kernels(self):
+                yield
+        finally:
+            self.current = before
+
+    def enqueue(self, what: str, run: Callable[[], Any], reads: list[torch.Tensor], writes: list[torch.Tensor]) -> None:
+        """A kernel on the current stream."""
+        stream = self.current
+        self.kernels[what] += 1
+
+        def kernel() -> bool:
+            for tensors, is_write in ((reads, False), (writes, True)):
+                for tensor in tensors:
+                    self.access(stream, tensor, is_write, what)
+            run()
+            return True
+
+        stream.commands.append(kernel)
+
+    def access(self, stream: Stream, tensor: torch.Tensor, writes: bool, what: str) -> None:
+        """Note what a stream reads or writes; an error where an earlier access is not known to be over."""
+        if not tensor.numel():
+            return
+        self.kept.append(tensor)
+        stream.seen[stream] += 1
+        start = tensor.data_ptr()
+        now = Access(start, start + tensor.nbytes, writes, stream, stream.seen[stream], what)
+        log, left = self.log[tensor.untyped_storage().data_ptr()], []
+        for each in log:
+            touches = each.start < now.stop and now.start < each.stop
+            if touches and (each.writes or writes) and stream.seen[each.stream] < each.at:
+                raise NcclError(
+                    f"race on rank {stream.rank}: {what} on {stream.name} "
+                    f"does not wait for {each.what} on {each.stream.name}"
+                )
+            if not (writes and start <= each.start and each.stop <= now.stop):
+                left.append(each)
+        log[:] = [*left, now]
+
+    def call(self, group: Group, command: Callable[[], bool]) -> Work:
+        """Enqueue on NCCL's stream, behind what the current stream holds so far."""
+        group.stream.wait_event(self.current.record())
+        group.stream.commands.append(command)
+        return Work(self, group.stream.record())
+
+    def batch_isend_irecv(self, ops: list[P2POp]) -> list[Work]:
+        group = ops[0].group
+        batch = Batch(group, ops, self.batches[group.shared.ranks[group.rank()]])
+        self.batches[group.shared.ranks[group.rank()]] += 1
+        if not group.connected:
+            raise NcclError(f"{batch} is the first operation on its group; a collective has to come first")
+        if any(op.group is not group or op.tensor.device != DEVICE or not op.tensor.is_contiguous() for op in ops):
+            raise NcclError(f"{batch}: one group and contiguous CUDA tensors, please")
+        for i, one in enumerate(batch.messages):
+            for other in batch.messages[:i]:
+                if not (one.is_send and other.is_send) and _overlap(one.tensor, other.tensor):
+                    raise NcclError(f"race within {batch}: {other} and {one} use the same memory")
+        return [self.call(group, batch)]
+
+    def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+        shared, number, stream = group.shared, group.calls, group.stream
+        group.calls += 1
+        group.connected = True
+
+        def collective() -> bool:
+            here = shared.collectives[number]
+            if group.rank() not in here:
+                self.access(stream, tensor.memory, True, "an all-reduce")
+                here[group.rank()] = tensor.memory
+            away = [shared.ranks[rank] for rank in range(len(shared.ranks)) if rank not in here]
+            stream.waits_for = lambda: f"rank {stream.rank}, collective {number} waits for ranks {away}"
+            if not away and number not in shared.sums:
+                shared.sums[number] = torch.stack([*here.values()]).sum(0)
+                for each in here.values():
+                    each.copy_(shared.sums[number])
+            return not away
+
+        self.call(group, collective).wait()
+
+    def everyones(self, mine: bytes, group: Group, device: torch.device) -> list[bytes]:
+        """Stands in for the one call that makes the host wait: ranks that run later have said nothing yet."""
+        self.all_reduce(Tensor(torch.zeros(1)), group=group)
+        group.shared.said[group.rank()] = mine
+        return [group.shared.said.get(rank, b"") for rank in range(len(group.shared.ranks))]
+
+    def run(self) -> None:
+        """Carry out all streams, as the host does that waits for them; an error where every one waits for another."""
+        while any(stream.goes_on() for stream in self.streams):
+            pass
+        stuck = [stream.waits_for() for stream in self.streams if stream.commands]
+        if stuck:
+            raise NcclError("deadlock: " + "; ".join(filter(None, stuck)))
+        self.log.clear()  # all of this is over for whatever comes later
+
+
+class _Kernels(TorchDispatchMode):
+    """Whatever computes on a `Tensor` becomes a kernel on the current stream."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        used: list[Tensor] = []
+        plain = _unwrapped(args, used)
+        named = dict(zip(kwargs or (), _unwrapped((kwargs or {}).values(), used), strict=True))
+        if func.is_view or not used:
+            result = func(*plain, **named)
+            if not used:
+                return result
+            return Tensor(result) if isinstance(result, torch.Tensor) else [Tensor(one) for one in result]
+        written = [
+            args[i] if i < len(args) else kwargs[argument.name]
+            for i, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        memory = [tensor.memory for tensor in used if not any(tensor is one for one in written)]
+        if written:
+            run = partial(func, *plain, **named)
+            if "div_" in str(func) and not isinstance(plain[1], torch.Tensor) and plain[0].is_floating_point():
+                run = partial(_times_one_over, plain[0], plain[1])
+            self.world.enqueue(str(func), run, memory, [one.memory for one in written])
+            return written[0]
+        shaped = func(*plain, **named)
+        if not isinstance(shaped, torch.Tensor):
+            raise NcclError(f"{func} makes the host wait for the GPU")
+        made = Tensor(_poisoned(shaped))
+        if "new_empty" not in str(func):
+            self.world.enqueue(str(func), lambda: made.memory.copy_(func(*plain, **named)), memory, [made.memory])
+        return made
+
+
+def _unwrapped(values: Iterable[Any], used: list[Tensor]) -> list[Any]:
+    """The same arguments, but of each `Tensor`, also in lists, its memory; ``used`` collects the tensors."""
+    plain: list[Any] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            used.append(value)
+            plain.append(value.memory)
+        else:
+            plain.append(_unwrapped(value, used) if isinstance(value, list | tuple) else value)
+    return plain
+
+
+def _on_the_gpu(factory: Callable[..., torch.Tensor], poison: bool) -> Callable[..., torch.Tensor]:
+    """The function that makes tensors, and on a GPU a `Tensor`."""
+
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if device is None or torch.device(device).type != "cuda":
+            return factory(*args, device=device, **kwargs)
+        made = factory(*args, **kwargs)
+        return Tensor(_poisoned(made) if poison else made)
+
+    return make
+
+
+def _poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min // 3)
+
+
+def _times_one_over(tensor: torch.Tensor, number: float) -> None:
+    """What CUDA does for a division by a number: it multiplies by the inverse, rounded to float32 or float64."""
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    tensor.copy_(tensor.to(wide) * (torch.ones((), dtype=wide) / number))
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
+
+
+def install(patch: pytest.MonkeyPatch, world: World) -> None:
+    """Put the world in the place of `torch.distributed` over NCCL, and of CUDA's streams."""
+
+    @contextmanager
+    def stream(one: Stream) -> Iterator[None]:
+        before, world.current = world.current, one
+        yield
+        world.current = before
+
+    for name, stand_in in {
+        "P2POp": P2POp,
+        "batch_isend_irecv": world.batch_isend_irecv,
+        "all_reduce": world.all_reduce,
+        "get_rank": lambda group: group.rank(),
+        "get_world_size": lambda group: len(group.shared.ranks),
+        "get_group_rank": lambda group, rank: group.shared.ranks.index(rank),
+    }.items():
+        patch.setattr(dist, name, stand_in)
+    patch.setattr("collectives.engine.communicator.everyones", world.everyones)
+    for name in ("empty", "zeros", "tensor"):
+        patch.setattr(torch, name, _on_the_gpu(getattr(torch, name), poison=name == "empty"))
+    patch.setattr(torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream"))
+    patch.setattr(torch.cuda, "stream", stream)
+    patch.setattr(torch.cuda, "synchronize", lambda device=None: world.run())

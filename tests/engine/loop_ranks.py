@@ -1,0 +1,69 @@
+"""Ranks as threads of this process, each with connections of its own, for tests of messages."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from collectives.engine import peers
+from collectives.engine.execute import execute
+from collectives.engine.mesh import Mesh
+from collectives.engine.program import Plan
+from collectives.engine.signature import NO_CALL
+
+LIMIT = 60.0
+
+
+def call(
+    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, signature: bytes = NO_CALL
+) -> None:
+    """A call that executes a plan."""
+    with joined.begin(signature):
+        execute(plan, tensor, scratch, joined, op)
+
+
+class Ranks:
+    """Ranks as threads of this process, each with a mesh of its own: over real connections, without a process group."""
+
+    def __init__(self, p: int, patch: pytest.MonkeyPatch, seconds: float = LIMIT) -> None:
+        self.p, self._told = p, dict[int, Any]()
+        self._all = threading.Barrier(p)
+        patch.setattr(peers, "introduce", self._introduce)
+        patch.setattr(peers, "global_ranks", lambda _: range(p))
+        options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
+        self.groups = [
+            SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))
+            for r in range(p)
+        ]
+        self.run(lambda r: setattr(self.groups[r], "mesh", Mesh(self.groups[r])))  # type: ignore[arg-type]
+
+    def _introduce(self, listener: Any, group: Any, _: bool) -> tuple[list[tuple[str, int]], bytes, bool]:
+        self._told[group.rank()] = listener.getsockname()
+        self._all.wait(LIMIT)
+        return [self._told[r] for r in range(self.p)], bytes(16), False
+
+    def run(self, act: Callable[[int], Any]) -> list[Any]:
+        """What each rank returns or raises."""
+        seen: list[Any] = [None] * self.p
+
+        def one(r: int) -> None:
+            try:
+                seen[r] = act(r)
+            except (Exception, KeyboardInterrupt) as error:
+                seen[r] = error
+
+        threads = [threading.Thread(target=one, args=(r,), daemon=True) for r in range(self.p)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert not any(thread.is_alive() for thread in threads)
+        return seen
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.mesh.close()

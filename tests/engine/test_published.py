@@ -1,0 +1,212 @@
+"""Published buffers: every read is ordered behind the write it needs and before the next, and the sums are right."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+
+from collectives.algorithms import build, executable
+from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
+from collectives.engine.compile import compact, completed
+from collectives.engine.kernels.reductions import kernels
+from collectives.engine.publish import ENTERED, FIRST_SLOT, SLOTS, Published, publish
+from collectives.engine.shm import run
+from collectives.engine.shm.executor import slice_length
+from collectives.engine.tcp import system
+from collectives.schedule import Schedule
+
+ROOTED = {name for name, each in CONTRACTS.items() if each.rooted}
+READABLE = range(FIRST_SLOT, FIRST_SLOT + SLOTS)  # places that peers read
+BEGIN = -1  # the row in which a rank publishes what it has
+Cell = tuple[int, int, int]  # rank, slot, chunk
+
+
+def schedules(ranks: list[int]) -> Iterator[Schedule]:
+    for collective, name in executable():
+        for p in ranks:
+            yield build(collective, name, p, root=p - 1 if collective in ROOTED else None)
+
+
+def plans(schedule: Schedule) -> list[Published]:
+    found = [publish(schedule, rank, completed(schedule, rank)) for rank in range(schedule.p)]
+    assert all(found)
+    return [each for each in found if each]
+
+
+def races(parts: list[Published]) -> list[str]:
+    """Reads that may see another version than the one their step is meant to see."""
+    rows = [each.steps[:-1, 0].tolist() for each in parts]
+    clocks = [[[0] * len(parts) for _ in range(len(each) + 1)] for each in rows]  # per rank and row: rows seen as done
+    writes: dict[Cell, list[tuple[int, int]]] = defaultdict(list)  # (row, step) of the owner, in order
+    reads: dict[Cell, list[tuple[int, int, int]]] = defaultdict(list)  # (reader, its row, step)
+    newest: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # (rank, chunk) -> (step, slot)
+    for rank, part in enumerate(parts):
+        for chunk, slot in part.copies.tolist():
+            if slot in READABLE:
+                writes[rank, slot, chunk].append((BEGIN, BEGIN))
+                newest[rank, chunk].append((BEGIN, slot))
+    for step, rank, row in sorted((step, rank, row) for rank, each in enumerate(rows) for row, step in enumerate(each)):
+        part, clock = parts[rank], clocks[rank][row]
+        clock[:] = [*(clocks[rank][row - 1] if row else clock)]
+        clock[rank] = row + 1
+        for peer, count in part.waits[part.steps[row, 1] : part.steps[row + 1, 1]].tolist():
+            done = sum(ENTERED + each + 1 < count for each in rows[peer])  # the row whose end this count tells
+            seen = clocks[peer][done] if count > ENTERED else [0] * len(parts)
+            assert count == ENTERED or rows[peer][done] < step, "a wait for a step that is not before this one"
+            clock[:] = map(max, clock, seen)
+            clock[peer] = max(clock[peer], done + 1 + (count > ENTERED))
+        for op in range(part.steps[row, 2], part.steps[row + 1, 2]):
+            chunk, slot, *_, first = part.ops[op].tolist()
+            for owner, where in part.operands[first : part.ops[op + 1, 4]].tolist():
+                if where in READABLE:
+                    reads[owner, where, chunk].append((rank, row, step))
+            if slot in READABLE:
+                writes[rank, slot, chunk].append((row, step))
+            newest[rank, chunk].append((step, slot))
+    return list(_wrong(reads, writes, newest, clocks))
+
+
+def _wrong(reads: dict, writes: dict, newest: dict, clocks: list) -> Iterator[str]:  # type: ignore[type-arg]
+    for (owner, slot, chunk), all_of in reads.items():
+        for reader, row, step in all_of:
+            what = f"rank {reader} reads chunk {chunk} of rank {owner} in step {step}"
+            if [each for each in newest[owner, chunk] if each[0] < step][-1][1] != slot:
+                yield f"{what} from the wrong slot"
+            before = [each for each in writes[owner, slot, chunk] if each[1] < step]
+            after = [each for each in writes[owner, slot, chunk] if each[1] >= step]
+            # A count of rows done: BEGIN is one, row 0 another.
+            if reader != owner and clocks[reader][row][owner] < before[-1][0] + 2:
+                yield f"{what} too early"
+            if reader != owner and after and clocks[owner][after[0][0]][reader] < row + 2:
+                yield f"{what} maybe too late"
+
+
+@pytest.mark.parametrize("ranks", [[1, 2, 3], [4, 5], [7, 8], pytest.param([13, 16], marks=pytest.mark.extended)])
+def test_waits_order_every_read(ranks: list[int]) -> None:
+    for schedule in schedules(ranks):
+        assert not races(plans(schedule)), schedule
+
+
+@pytest.mark.parametrize("algorithm", ["one_shot", "ring", "two_shot", "recursive_doubling", "two_tree"])
+def test_a_missing_wait_is_a_race(algorithm: str) -> None:
+    parts = plans(build("all_reduce", algorithm, 4))
+    found = total = 0
+    for rank, part in enumerate(parts):
+        for nth in range(len(part.waits)):
+            kept = np.delete(part.waits, nth, axis=0)
+            steps = part.steps.copy()
+            steps[:, 1] -= steps[:, 1] > nth
+            found += bool(races([*parts[:rank], part._replace(waits=kept, steps=steps), *parts[rank + 1 :]]))
+            total += 1
+    assert total
+    assert found > 0.6 * total  # others follow from those that are there
+
+
+def test_a_wrong_slot_is_a_race() -> None:
+    parts = plans(build("all_reduce", "ring", 3))
+    operands = parts[1].operands.copy()
+    last = int(np.flatnonzero(operands[:, 0] != 1)[-1])
+    operands[last, 1] = 3 - operands[last, 1]
+    assert races([parts[0], parts[1]._replace(operands=operands), parts[2]])
+
+
+def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceOp.SUM) -> None:
+    """Every rank's part on a thread, in two calls on the same memory; the second finds what the first has left."""
+    p, size = schedule.p, data[0].itemsize
+    memory = np.zeros(p * (run.HEADER + run.REGION), dtype=np.uint8)
+    states = [run.new_state(memory.ctypes.data, p, rank) for rank in range(p)]
+    signature, parts = np.ones(run.EACH_SIGNATURE, dtype=np.uint8), plans(schedule)
+    cut = schedule.cut(len(data[0]) if schedule.collective not in COMPACT else max(map(len, data)))
+
+    def one(rank: int) -> None:
+        state, part, checked = states[rank], parts[rank], np.zeros(p, dtype=np.int64)
+        edges = compact(schedule, rank, np.diff(cut)) if schedule.collective in COMPACT else cut
+        in_place = schedule.collective in IN_PLACE
+        own, target = (data[rank] if in_place else np.zeros_like(data[rank]) for _ in range(2))
+        addresses = own.ctypes.data, data[rank].ctypes.data, target.ctypes.data
+        state[run.OWN_AT], state[run.SOURCE_AT], state[run.TARGET_AT] = addresses
+        state[run.AGREED] = 1
+        state[run.LENGTH] = length = slice_length(part, size)
+        found = kernels(op, torch.from_numpy(data[rank]).dtype)
+        state[run.KERNELS : run.KERNELS + len(found)] = found
+        state[run.SIGNATURE] = signature.ctypes.data
+        state[run.BLOCKS], state[run.BLOCK], state[run.ROW], state[run.AT] = (
+            max(1, -(-int(np.diff(cut).max(initial=0)) // length)),
+            0,
+            -1,
+            0,
+        )
+        while run.run(part, part.layout(edges), state, checked) != run.FINISHED:
+            pass
+        data[rank][: len(target)] = target
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(p)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.integration  # compiles
+@pytest.mark.parametrize("n", [0, 1, 7, 1000, 700_001])
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_every_all_reduce_adds_right(p: int, n: int) -> None:
+    kinds = (np.float32, np.int64) if n < 10_000 else (np.float32,)
+    for collective, name in executable():
+        if collective not in REDUCING or collective in COMPACT or collective in ROOTED:
+            continue
+        for kind in kinds:
+            data = [((np.arange(n) % 97) * (rank + 1)).astype(kind) for rank in range(p)]
+            total = sum(data)
+            played(build(collective, name, p), data)
+            if collective == "all_reduce":
+                assert all(np.array_equal(each, total) for each in data), (name, kind)
+
+
+@pytest.mark.integration  # compiles
+def test_a_rank_that_sleeps_is_woken() -> None:
+    """By the peer, not by the end of the sleep; and it does not sleep if the count has changed meanwhile."""
+    memory, times = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    word, day = memory.ctypes.data, 86_400 * system.BILLION
+
+    system.sleep(word, 1, day, times)  # the word is 0
+    sleeper = threading.Thread(target=lambda: system.sleep(word, 0, day, times), daemon=True)
+    sleeper.start()
+    sleeper.join(0.2)
+    assert sleeper.is_alive()
+    while sleeper.is_alive():
+        memory[0] = 1
+        system.wake(word)
+        sleeper.join(0.01)
+
+
+@pytest.mark.integration  # compiles
+def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
+    """Two threads race for one word: compiled code holds no lock of Python's."""
+    memory = np.zeros(2 * (run.HEADER + run.REGION), dtype=np.uint8)
+    first, second = (run.new_state(memory.ctypes.data, 2, rank) for rank in range(2))
+    count, came, gave_up = memory[run.HEADER :].view(np.int64), list[bool](), list[bool]()
+    for mark in range(1, 2000):
+        first[run.PEER], first[run.MARK], count[0] = 1, mark, mark - 1
+        both = threading.Barrier(2)
+
+        def come(mark: int = mark, both: threading.Barrier = both) -> None:
+            both.wait()
+            came.append(run._count_on(second, mark) == run.FINISHED)
+
+        def give_up(both: threading.Barrier = both) -> None:
+            both.wait()
+            gave_up.append(run.give_up(first))
+
+        threads = [threading.Thread(target=each) for each in (come, give_up)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert count[0] == (mark if came[-1] else -1)
+    assert all(one != other for one, other in zip(came, gave_up, strict=True))
+    assert {*came} == {True, False}

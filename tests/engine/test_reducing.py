@@ -1,0 +1,83 @@
+"""Kernels combine, divide and round as torch does, bit for bit, wherever their operands are."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+
+from collectives.engine.kernels.reductions import kernels
+from collectives.engine.reduce import COMBINE, HALF
+from collectives.engine.tcp.reducing import BLOCK, combine, divide
+
+pytestmark = pytest.mark.integration  # compiles
+
+SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
+OPS = [SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
+
+
+def run(op: object, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
+    found = kernels(op, into.dtype)
+    addresses = np.array([each.data_ptr() for each in operands])
+    combine(np.array(found), into.data_ptr(), addresses, len(into))
+
+
+def every(dtype: torch.dtype) -> torch.Tensor:
+    """All values of a half type, those that are no numbers, too."""
+    return torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    bits = one.view(torch.int16) == other.view(torch.int16)
+    return bool((bits | (one.isnan() & other.isnan())).all())
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("op", OPS)
+def test_two_of_a_half_type_as_torch(op: object, dtype: torch.dtype) -> None:
+    one, into = every(dtype), torch.zeros(1 << 16, dtype=dtype)
+    for seed in range(3):
+        other = one[torch.randperm(len(one), generator=torch.Generator().manual_seed(seed))]
+        run(op, into, [one, other])
+        assert same(into, COMBINE[op](one, other))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("p", [2, 3, 7, 24])
+def test_averages_of_a_half_type_as_torch(p: int, dtype: torch.dtype) -> None:
+    found, values = kernels(AVG, dtype), every(dtype)
+    divide(np.array(found), values.data_ptr(), len(values), p)
+    assert same(values, every(dtype).div_(p))
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32, torch.int64])
+@pytest.mark.parametrize("n", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 1])
+@pytest.mark.parametrize("place", [None, 0, 1, 2])
+def test_the_place_may_be_any_operand(place: int | None, n: int, dtype: torch.dtype) -> None:
+    made = torch.Generator().manual_seed(n)
+    operands = [(100 * torch.randn(n, generator=made)).to(dtype) for _ in range(3)]
+    wide = [each.float() if dtype in HALF else each.clone() for each in operands]
+    total = (wide[0] + wide[1] + wide[2]).to(dtype)
+    into = torch.zeros(n, dtype=dtype) if place is None else operands[place]
+    run(SUM, into, operands)
+    assert torch.equal(into, total)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_threads_combine_at_the_same_time(dtype: torch.dtype) -> None:
+    """Memory that one thread has freed goes to another, where threads are more than the arenas of malloc."""
+    threads, n = 64, 8 * BLOCK
+    made = [torch.randn(n, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(threads + 2)]
+    found = kernels(AVG, dtype)
+
+    def many(r: int) -> bool:
+        operands, seen = made[r : r + 3], set()
+        for _ in range(200):
+            run(SUM, into := torch.zeros(n, dtype=dtype), operands)
+            divide(np.array(found), into.data_ptr(), n, 3)
+            seen.add(into.view(torch.uint8).numpy().tobytes())
+        return len(seen) == 1
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert all(pool.map(many, range(threads)))
