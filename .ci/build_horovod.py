@@ -126,7 +126,8 @@ def build(scratch: Path, log: Path) -> None:
     """Download, edit, compile: ``scratch/wheel`` holds the wheel."""
     pip(log, "download", "--no-deps", "--no-build-isolation", "--no-binary=:all:", "-d", scratch, f"horovod=={VERSION}")
     with tarfile.open(next(scratch.glob("horovod-*.tar.gz"))) as archive:
-        archive.extractall(scratch, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(scratch)
     source = scratch / f"horovod-{VERSION}"
     for name, pattern, replacement in EDITS:
         edit(source / name, pattern, replacement)
