@@ -21,6 +21,7 @@ from collectives.launch.address import LOOPBACK
 from collectives.launch.channel import Channel, ChannelError, Listener, connect
 from collectives.launch.request import Request
 from collectives.launch.torchrun import Hub
+from places import free_port
 
 pytestmark = pytest.mark.integration  # connections, and seconds of waiting for strangers
 
@@ -438,3 +439,9 @@ def test_a_task_is_one_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_registered_module_is_there() -> None:
     assert all(importlib.util.find_spec(module) for module in (request.TASKS | request._installed_tasks()).values())
+
+
+def test_a_launcher_that_has_ended_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "REFUSED_SECONDS", 0.1)
+    with pytest.raises(ChannelError, match="no launcher with our secret"):
+        connect(("127.0.0.1", free_port()), "secret", {"role": "rank"}, seconds=1e6)

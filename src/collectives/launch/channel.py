@@ -40,6 +40,7 @@ JOIN_SECONDS = 60.0  # in which a process has to reach its launcher
 MAX_PENDING = 128
 MAX_BYTES = 64 << 20  # of a message
 RETRY_SECONDS = 0.2
+REFUSED_SECONDS = 5.0  # of retries after a connection was refused
 POLL_SECONDS = 0.1
 
 
@@ -188,12 +189,17 @@ class Listener:
 
 
 def connect(address: Address, secret: str, hello: Event, seconds: float) -> Channel:
-    """Return a channel to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError."""
+    """Return a channel to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError.
+
+    A launcher listens before its ranks start, so one that refuses connections has ended: retries are fewer then.
+    """
     until = time.monotonic() + seconds
     while True:
         try:
             return _connect(address, secret, hello)
         except OSError as error:
+            if isinstance(error, ConnectionRefusedError):
+                until = min(until, time.monotonic() + REFUSED_SECONDS)
             if time.monotonic() > until:
                 host, port = address
                 raise ChannelError(f"no launcher with our secret at {host}:{port}: {error}") from None
