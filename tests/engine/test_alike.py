@@ -10,7 +10,7 @@ import pytest
 from collectives.algorithms import build, executable, names
 from collectives.autotune import DEFAULT, STRAIGHT, choose
 from collectives.bench import Settings, bench
-from collectives.engine.compile import is_straight
+from collectives.engine.program import is_straight
 from collectives.launch import launch
 from collectives.machine import machine, presets
 from places import TASKS

@@ -21,10 +21,9 @@ from torch import distributed as dist
 from collectives import interpret
 from collectives.algorithms import build, executable
 from collectives.contracts import REDUCING
-from collectives.engine.batches import execute_in_batches
-from collectives.engine.compile import plan
+from collectives.engine.compile import in_pieces, plan
+from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import AHEAD, Average, Plan, Recv, Reduce, Send, Span, Task, Wait
-from collectives.engine.step_messages import in_pieces
 from collectives.schedule import Schedule, Step, parts
 
 # Of the four, `make test` takes the first; it and its opposite play every algorithm.
@@ -40,7 +39,7 @@ NETWORKS = [*OPPOSITES, EAGER_AHEAD, LAZY_IN_ORDER]
 def short_pieces() -> Iterator[None]:
     """Messages of a few elements are long here, so that they are reduced piece by piece."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("collectives.engine.step_messages.PIECE", 3)
+        patch.setattr("collectives.engine.compile.PIECE", 3)
         yield
 
 
@@ -250,7 +249,7 @@ def test_a_sum_is_divided_where_its_last_contribution_is_added(
     collective: str, algorithm: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole, or a few chunks at a time; and without an average the plan is the same but for the divisions."""
-    monkeypatch.setattr("collectives.engine.compile.MOST_CELLS", cells)
+    monkeypatch.setattr("collectives.engine.program.MOST_CELLS", cells)
     for p in (1, 3, 8):
         schedule = build(collective, algorithm, p, root=p // 2, segments=3)
         edges = schedule.cut(5 * p + 2)
@@ -276,7 +275,7 @@ def test_a_sum_is_divided_where_its_last_contribution_is_added(
 def test_many_ranks_of_many_chunks_take_no_memory_for_each_other(
     averages: bool, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectives.engine.compile.MOST_CELLS", cells)
+    monkeypatch.setattr("collectives.engine.program.MOST_CELLS", cells)
     p = 1024
     schedule = build("all_reduce", "halving_doubling", p)
     edges = schedule.cut(4 * p)
@@ -387,8 +386,8 @@ def batches_of(
         if batch:
             seen.append([(rank, do.peer, do.step, isinstance(do, Send)) for do in batch])
 
-    monkeypatch.setattr("collectives.engine.batches._exchange", exchange)
-    monkeypatch.setattr("collectives.engine.batches._first_collective", lambda *_: None)
+    monkeypatch.setattr("collectives.engine.nccl._exchange", exchange)
+    monkeypatch.setattr("collectives.engine.nccl._first_collective", lambda *_: None)
     tensor, scratch = torch.zeros(length), torch.zeros(made.scratch)
     execute_in_batches(made, tensor, scratch, None, dist.ReduceOp.SUM, 2)  # type: ignore[arg-type]
     return seen

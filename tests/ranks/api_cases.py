@@ -21,11 +21,11 @@ from collectives.algorithms import build, executable, names
 from collectives.backends import backend
 from collectives.bench import DTYPES
 from collectives.bench.measure import OPS, reduced, values
-from collectives.engine.batches import execute_in_batches
 from collectives.engine.call import Call
 from collectives.engine.communicator import communicator
 from collectives.engine.compile import plan
 from collectives.engine.execute import execute
+from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Plan
 from collectives.interpret import apply
 from collectives.schedule import Schedule

@@ -12,7 +12,6 @@ from torch import distributed as dist
 from collectives.engine import local
 from collectives.engine.address import global_ranks
 from collectives.engine.agreement import agree
-from collectives.engine.batches import execute_in_batches
 from collectives.engine.buffers import fill, hand_over, scratch_of, tensors
 from collectives.engine.call import Call, Performed
 from collectives.engine.codec import decode, encode, whole_blocks
@@ -20,6 +19,7 @@ from collectives.engine.communicator import Communicator, communicator, group_of
 from collectives.engine.execute import execute
 from collectives.engine.mesh import Mesh
 from collectives.engine.message import MessageError
+from collectives.engine.nccl import execute_in_batches
 from collectives.engine.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
 from collectives.engine.program import COMPILED, PYTHON, Plan
 

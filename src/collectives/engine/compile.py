@@ -14,28 +14,34 @@ from collections.abc import Iterable, Iterator
 from itertools import count, pairwise
 from typing import NamedTuple
 
-import numpy as np
-
-from collectives.contracts import REDUCING, cells, contract
-from collectives.engine.coded import Coder
-from collectives.engine.program import AHEAD, Average, Instruction, Plan, Recv, Reduce, Send, Span, Task, Wait
-from collectives.engine.step_messages import (
+from collectives.engine.program import (
+    AHEAD,
+    Average,
+    Decode,
+    Encode,
+    Instruction,
+    PairMessage,
+    Plan,
+    Recv,
+    Reduce,
+    Send,
+    Span,
     StepMessages,
-    in_pieces,
-    landing_places,
+    Task,
+    Wait,
+    completed,
     overlap,
     places,
-    reductions,
     step_messages,
 )
 from collectives.engine.tcp.arrays import flatten
-from collectives.interpret import apply
-from collectives.schedule import Ints, Schedule, Step
+from collectives.schedule import Ints, Schedule
+from collectives.wire import FLOAT, WIRES
 
 # Of how many steps messages are kept that nothing sent has needed yet.
 LATE = 4
-# Cells of ranks and chunks whose contributions are counted at a time, in a pass over the schedule.
-MOST_CELLS = 1 << 24
+# Elements of a long message that are added up as soon as they are there, while the others are still on their way.
+PIECE = 1 << 16
 
 
 def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[int]] | None = None) -> Plan:
@@ -78,23 +84,6 @@ def as_plan(program: tuple[Task, ...], scratch: int = 0, writes: bool = True, ex
     return Plan(program, scratch, writes, exchanges, flatten(program), first_sends)
 
 
-def is_straight(schedule: Schedule) -> bool:
-    """Whether every piece of an all-to-all goes from its sender to its receiver, and is cut no further.
-
-    >>> from collectives.algorithms import ALGORITHMS
-    >>> [is_straight(ALGORITHMS["all_to_all", name](4)) for name in ("direct", "pairwise", "bruck")]
-    [True, True, False]
-    """
-    ends = (
-        np.stack([step.src, step.dst])[:, row] == np.divmod(chunk, schedule.p) for step, row, chunk in _moves(schedule)
-    )
-    return schedule.k == schedule.p**2 and all(each.all() for each in ends)
-
-
-def _moves(schedule: Schedule) -> Iterator[tuple[Step, Ints, Ints]]:
-    return ((step, *step.cells()) for step in schedule.steps())
-
-
 def _is_exchange(steps: list[StepMessages]) -> bool:
     """Whether the rank swaps messages with others, or sends to others in each step what has come in the one before."""
     busy = [messages for messages in steps if messages.sends or messages.receives]
@@ -105,51 +94,6 @@ def _is_exchange(steps: list[StepMessages]) -> bool:
         and all(one.isdisjoint(following) for one, following in pairwise(to))
         and all(overlap(places(one.receives), places(following.sends)) for one, following in pairwise(busy))
     )
-
-
-def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
-    """Edges of a buffer with room for those chunks only that this rank ever holds; the others have length 0.
-
-    >>> from collectives.algorithms import ALGORITHMS
-    >>> compact(ALGORITHMS["scatter", "flat"](4), rank=2, sizes=np.array([5, 5, 5, 5])).tolist()
-    [0, 0, 0, 5, 5]
-    """
-    own = contract(schedule).before(cells(schedule, rank))
-    held = np.broadcast_to(own, (schedule.p, schedule.k))[rank].copy()
-    for step in schedule.steps():
-        row, chunk = step.cells()
-        held[chunk[(step.src[row] == rank) | (step.dst[row] == rank)]] = True
-    return np.concatenate([[0], np.cumsum(np.where(held, sizes, 0))])
-
-
-def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
-    """Step -> the chunks whose sum this rank completes there, by adding the last of the p contributions.
-
-    Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step. Cost: a pass
-    over the schedule for each `MOST_CELLS` of p * k.
-    """
-    chunks: dict[int, list[int]] = defaultdict(list)
-    if schedule.collective not in REDUCING:
-        return chunks
-    width = max(1, MOST_CELLS // schedule.p)
-    for first in range(0, schedule.k, width):
-        last = min(first + width, schedule.k)
-        contributions = np.ones((schedule.p, last - first), dtype=np.min_scalar_type(schedule.p))
-        for t, step in enumerate(_within(step, first, last) for step in schedule.steps()):
-            apply(step, contributions)
-            row, chunk = step.cells()
-            added = np.unique(chunk[(step.dst[row] == rank) & step.add[row]])
-            whole = first + added[contributions[rank, added] == schedule.p]
-            if len(whole):
-                chunks[t] += whole.tolist()
-    return chunks
-
-
-def _within(step: Step, first: int, last: int) -> Step:
-    """What a step moves of the chunks from ``first`` up to ``last``, which are numbered from 0."""
-    start, stop = np.maximum(step.chunk, first), np.minimum(step.chunk + step.count, last)
-    rows = start < stop
-    return Step(step.src[rows], step.dst[rows], start[rows] - first, (stop - start)[rows], step.add[rows])
 
 
 class _Access(NamedTuple):
@@ -237,3 +181,117 @@ def _arrival(receives: list[Recv], reductions: list[Reduce]) -> Iterator[Instruc
             arrived = max(span.stop for span in piece.operands if span.scratch)
             yield Wait(receives[0].number, receives[0].into.stop - arrived)
             yield piece
+
+
+def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]:
+    """For each peer that sends to us in this step: where its message lands, apart from what is taken."""
+    landings, aside = {}, []
+    for message in messages.receives:
+        span, add = message.pieces[0]
+        if len(message.pieces) == 1 and not add and _is_free(messages, span, message):
+            landings[message.peer] = span
+        else:
+            aside.append(message)
+    start = _first_free_offset(sum(message.size for message in aside), taken)
+    for message in aside:
+        landings[message.peer] = Span(start, start + message.size, scratch=True)
+        start += message.size
+    return landings
+
+
+def _first_free_offset(size: int, taken: list[Span]) -> int:
+    """The first free range of ``size`` elements in scratch memory."""
+    starts = sorted({0, *(span.stop for span in taken)})
+    return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
+
+
+def _is_free(messages: StepMessages, span: Span, of: PairMessage) -> bool:
+    """Whether no other message of this step reads or writes the span."""
+    others = (message for message in messages.sends + messages.receives if message is not of)
+    return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
+
+
+def reductions(messages: StepMessages, rank: int, landings: dict[int, Span]) -> Iterator[Reduce]:
+    """How to reduce what arrived in scratch memory into its places: operands in rank order, our own among them."""
+    arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
+    marks = sorted({mark for m in messages.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
+    for message in messages.receives:
+        landed = landings[message.peer]
+        if landed.scratch:
+            for own, offset, add in _split(message, marks):
+                start = landed.start + offset
+                arrived[own].append((message.peer, Span(start, start + own.stop - own.start, scratch=True), add))
+    for own, pieces in arrived.items():
+        operands = [*pieces, (rank, own, True)] if pieces[0][2] else pieces
+        yield Reduce(own, tuple(span for _, span, _ in sorted(operands)))
+
+
+def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
+    """The same reduction, PIECE elements at a time."""
+    for start in range(0, reduction.into.stop - reduction.into.start, PIECE):
+        into, *operands = (
+            span._replace(start=span.start + start, stop=min(span.start + start + PIECE, span.stop))
+            for span in (reduction.into, *reduction.operands)
+        )
+        yield Reduce(into, tuple(operands))
+
+
+def _split(message: PairMessage, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
+    """A message's pieces, cut where another one begins or ends: (own span, offset in the message, add)."""
+    offset = 0
+    for span, add in message.pieces:
+        inside = [mark for mark in marks if span.start <= mark <= span.stop]
+        for start, stop in pairwise(inside):
+            yield Span(start, stop), offset + start - span.start, add
+        offset += span.stop - span.start
+
+
+class Coder:
+    """Gives each message a place of its own in scratch memory, behind what the program needs already.
+
+    Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
+    """
+
+    def __init__(self, wire: str, scratch: int) -> None:
+        self._wire, self._end = WIRES[wire], FLOAT * scratch
+        self._arriving: dict[int, Decode] = {}  # number of a message -> what is to be done when it has come
+
+    @property
+    def scratch(self) -> int:
+        """The elements of scratch memory that are needed now."""
+        return -(-self._end // FLOAT)
+
+    def coded(self, program: tuple[Task, ...]) -> tuple[Task, ...]:
+        """The same program with encoded messages."""
+        return tuple(task._replace(instructions=tuple(self._task(task.instructions))) for task in program)
+
+    def _task(self, instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
+        encoded: dict[tuple[Span, ...], Span] = {}  # what was sent since this task last wrote
+        for do in instructions:
+            if isinstance(do, Send):
+                if do.spans not in encoded:
+                    encoded[do.spans] = self._place(*do.spans)
+                    yield Encode(encoded[do.spans], do.spans)
+                yield do._replace(spans=(encoded[do.spans],))
+            elif isinstance(do, Recv):
+                self._arriving[do.number] = Decode(do.into, self._place(do.into))
+                yield do._replace(into=self._arriving[do.number].coded)
+            elif isinstance(do, Wait):
+                yield from self._wait(do)
+            else:
+                yield do
+            if not isinstance(do, Send | Recv):
+                encoded.clear()
+
+    def _wait(self, do: Wait) -> Iterator[Instruction]:
+        """For a whole message, and once: no part of it can be decoded alone."""
+        if decode := self._arriving.pop(do.number, None):
+            yield from (do._replace(missing=0), decode)
+        elif not do.missing:
+            yield do
+
+    def _place(self, *spans: Span) -> Span:
+        """Scratch memory for these elements, encoded."""
+        start = self._end
+        self._end += self._wire.nbytes(sum(span.stop - span.start for span in spans))
+        return Span(start, self._end, scratch=True, coded=True)

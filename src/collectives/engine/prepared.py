@@ -14,12 +14,11 @@ from collectives.engine import local
 from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
 from collectives.engine.communicator import Membership
-from collectives.engine.compile import compact, completed, is_straight, plan
-from collectives.engine.program import Plan
-from collectives.engine.publish import Published, publish
+from collectives.engine.compile import plan
+from collectives.engine.program import Plan, compact, completed, is_straight, stages
 from collectives.engine.reduce import refusal, takes_wire
 from collectives.engine.signature import signature
-from collectives.engine.stages import stages
+from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, check_ranks_only
 from collectives.units import MAX_SEGMENTS_STARTED
@@ -185,19 +184,19 @@ def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
     return Compiled(plan(schedule, rank, edges, key.finished(schedule)), edges, longest)
 
 
-Parts = tuple[Published | Schedule, ...]
+Parts = tuple[SlotPlan | Schedule, ...]
 
 
 def _publish(key: ScheduleKey, ranks_per_host: int) -> Parts:
     """What the rank does in each stage on buffers of any size: on its host, or the stage's schedule between hosts."""
-    schedule, parts = key.schedule(), list[Published | Schedule]()
+    schedule, parts = key.schedule(), list[SlotPlan | Schedule]()
     first, finished = key.rank - key.rank % ranks_per_host, key.finished(schedule)
     for stage in stages(schedule, ranks_per_host):
         if not stage.is_on_hosts:
             parts.append(stage.schedule)
             continue
         ranks = range(first, first + ranks_per_host)
-        published = publish(stage.on_host(ranks), key.rank - first, finished)
+        published = slot_plan(stage.on_host(ranks), key.rank - first, finished)
         if published is None:
             return ()
         parts.append(published)
@@ -231,7 +230,7 @@ _prepared: BoundedCache[Prepared] = BoundedCache(
 )
 _plans: BoundedCache[Compiled] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
 _parts: BoundedCache[Parts] = BoundedCache(
-    lambda made: 1024 + sum(each.nbytes for each in made if isinstance(each, Published))
+    lambda made: 1024 + sum(each.nbytes for each in made if isinstance(each, SlotPlan))
 )
 
 

@@ -17,9 +17,9 @@ from torch import distributed as dist
 from collectives.algorithms import build, candidates
 from collectives.contracts import ROOTED
 from collectives.engine.mesh import Mesh
-from collectives.engine.publish import publish
 from collectives.engine.shm.executor import execute, ready
 from collectives.engine.signature import NO_CALL
+from collectives.engine.slots import slot_plan
 from collectives.traffic import traffic
 
 SMALL, LARGE = 8, 1 << 20  # bytes of the calls that show a step's time, and a byte's
@@ -66,7 +66,7 @@ def measure(mesh: Mesh) -> tuple[float, float]:
 def _seconds(mesh: Mesh, name: str, nbytes: int) -> float:
     p = mesh.ranks_per_host
     schedule, tensor = build("all_reduce", name, p), torch.zeros(nbytes // 4)
-    plan, edges, times = publish(schedule, mesh.rank % p, {}), schedule.cut(tensor.numel()), list[float]()
+    plan, edges, times = slot_plan(schedule, mesh.rank % p, {}), schedule.cut(tensor.numel()), list[float]()
     longest = int(np.diff(edges).max())
     made = plan and ready(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
     if made is None:

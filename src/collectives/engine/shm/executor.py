@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from collectives.engine.kernels.reductions import Kernels, kernels
 from collectives.engine.mesh import Mesh
 from collectives.engine.message import Message, need_expected
-from collectives.engine.publish import Published, nothing
 from collectives.engine.shm.run import (
     AGREED,
     AT,
@@ -48,6 +47,7 @@ from collectives.engine.shm.run import (
 )
 from collectives.engine.shm.segment import Segment
 from collectives.engine.signature import NO_CALL
+from collectives.engine.slots import SlotPlan, nothing
 from collectives.engine.tcp.system import one_at_a_time
 from collectives.schedule import Ints
 
@@ -57,7 +57,7 @@ NOTHING, NO_EDGES = nothing(), np.zeros(2, dtype=np.int64)
 WORDS_OF_CALL = slice(LENGTH, SIZE + 1)
 
 
-def slice_length(plan: Published, itemsize: int) -> int:
+def slice_length(plan: SlotPlan, itemsize: int) -> int:
     """Elements of each chunk in a block: whole lines of the cache if there is room; 0 if there is none."""
     most = SLOT // len(plan.held) // itemsize
     return most - most % (LINE // itemsize) if most * itemsize >= LINE and LINE % itemsize == 0 else most
@@ -69,7 +69,7 @@ class Ready(NamedTuple):
     They have the addresses of ``signature`` and ``splits``. ``chunks`` are the plan's layout.
     """
 
-    plan: Published
+    plan: SlotPlan
     chunks: Ints
     elements: tuple[int, ...]  # of the source and of the target
     words: Ints
@@ -78,7 +78,7 @@ class Ready(NamedTuple):
 
 
 def ready(
-    plan: Published,
+    plan: SlotPlan,
     edges: Ints,
     longest: int,
     op: Any,
@@ -100,7 +100,7 @@ def ready(
 
 
 def _ready(
-    plan: Published,
+    plan: SlotPlan,
     edges: Ints,
     length: int,
     blocks: int,

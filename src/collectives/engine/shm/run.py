@@ -10,7 +10,7 @@ next counts on, however late, so of the two either both go on or none.
 import numpy as np
 
 from collectives.compiled import compiled
-from collectives.engine.publish import ENTERED, OWN, SLOTS, SOURCE, TARGET, Published
+from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan
 from collectives.engine.tcp.atomics import fence, load, store, swap
 from collectives.engine.tcp.reducing import combine, divide
 from collectives.engine.tcp.system import BILLION, memmove, now, sched_yield, sleep, wake
@@ -39,7 +39,7 @@ TIMES, WORDS = 26, 28  # two times for the system
 
 
 @compiled
-def run(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
+def run(plan: SlotPlan, chunks: Ints, state: Ints, checked: Ints) -> int:
     """Run to the end of the call; after PAUSE call it again. ``checked`` has the last block for which a peer was."""
     while state[BLOCK] < state[BLOCKS]:
         if state[ROW] < 0:
@@ -66,7 +66,7 @@ def run(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
 
 
 @compiled
-def _enter(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
+def _enter(plan: SlotPlan, chunks: Ints, state: Ints, checked: Ints) -> int:
     """Publish what this rank has, once no peer reads what it has published two blocks ago."""
     state[STEP] = 0
     status = _await_all(state, checked, (state[EPOCH] - 1) << STEP_BITS)
@@ -118,7 +118,7 @@ def _await_all(state: Ints, checked: Ints, mark: int) -> int:
 
 
 @compiled
-def _step(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
+def _step(plan: SlotPlan, chunks: Ints, state: Ints, checked: Ints) -> int:
     """Wait for what a step reads and overwrites, do it, and say so."""
     step, wait, op = plan.steps[state[ROW]]
     state[STEP] = step
@@ -212,7 +212,7 @@ def _differs(state: Ints, peer: int) -> bool:
 
 
 @compiled
-def _do(plan: Published, chunks: Ints, state: Ints, op: int) -> None:
+def _do(plan: SlotPlan, chunks: Ints, state: Ints, op: int) -> None:
     """Combine the operands of one chunk, in their order, into its place."""
     chunk, place, is_result, is_complete, first = plan.ops[op]
     last, count = plan.ops[op + 1, 4], _count(chunks, state, chunk)

@@ -42,7 +42,7 @@ class Version(NamedTuple):
     replaced: tuple[tuple[int, int], ...]  # (step, rank)
 
 
-class Published(NamedTuple):
+class SlotPlan(NamedTuple):
     """One rank's part: arrays of rows, which `run` follows. A row of steps ends where the next one begins."""
 
     steps: Ints  # step, first wait, first op
@@ -73,16 +73,16 @@ class Published(NamedTuple):
         return np.ascontiguousarray(sizes.T)
 
 
-def nothing() -> Published:
+def nothing() -> SlotPlan:
     """A part without a step, of one chunk."""
     ends = _table([(0, 0, 0)], 3), _table([], 2), _table([(0,) * 5], 5)
-    return Published(*ends, _table([], 2), _table([], 2), _table([(0, 0)], 2))
+    return SlotPlan(*ends, _table([], 2), _table([], 2), _table([(0, 0)], 2))
 
 
 History = dict[tuple[int, int], list[Version]]  # (rank, chunk) -> its versions
 
 
-def publish(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> Published | None:
+def slot_plan(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> SlotPlan | None:
     """What ``rank`` does; None for a schedule that moves too much for it. Cost: a pass over all messages of all ranks.
 
     ``finished`` has the chunks, by step, whose sum this rank completes and divides if the op is an average.
@@ -122,7 +122,7 @@ def publish(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> Pu
     rows.append((schedule.nsteps, len(waits), len(ops)))
     ops.append((0, 0, 0, 0, len(operands)))
     tables = _table(rows, 3), _table(waits, 2), _table(ops, 5), _table(operands, 2), _table(copies, 2)
-    return Published(*tables, np.stack([has, wanted], axis=1).astype(np.int64))
+    return SlotPlan(*tables, np.stack([has, wanted], axis=1).astype(np.int64))
 
 
 def history(schedule: Schedule) -> History | None:

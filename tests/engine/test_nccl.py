@@ -12,9 +12,9 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import executable
-from collectives.engine import batches, buffers
+from collectives.engine import buffers, nccl
+from collectives.engine.compile import PIECE
 from collectives.engine.program import Recv, Send
-from collectives.engine.step_messages import PIECE
 from ranks import gpu_check
 from ranks.gpu_check import CheckedCall, begin, cases
 from sweep import each
@@ -190,8 +190,8 @@ def test_receives_that_come_a_batch_after_the_sends(
         exchange([do for do in batch if isinstance(do, Send)], *more)
         exchange([do for do in batch if isinstance(do, Recv)], *more)
 
-    exchange = batches._exchange
-    monkeypatch.setattr(batches, "_exchange", first_send)
+    exchange = nccl._exchange
+    monkeypatch.setattr(nccl, "_exchange", first_send)
     with pytest.raises(
         NcclError,
         match="deadlock: rank 0, batch 0 has to send 9 float32 to rank 1; rank 1, batch 0 has to send 9 float32 to",

@@ -1,4 +1,4 @@
-"""Published buffers: every read is ordered behind the write it needs and before the next, and the sums are right."""
+"""Slots in shared memory: each read is ordered behind its write and before the next, and the sums are right."""
 
 import threading
 from collections import defaultdict
@@ -11,13 +11,14 @@ from torch import distributed as dist
 
 from collectives.algorithms import build, executable
 from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
-from collectives.engine.compile import compact, completed
 from collectives.engine.kernels.reductions import kernels
-from collectives.engine.publish import ENTERED, FIRST_SLOT, SLOTS, Published, publish
+from collectives.engine.program import compact, completed, stages
 from collectives.engine.shm import run
 from collectives.engine.shm.executor import slice_length
+from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SlotPlan, slot_plan
 from collectives.engine.tcp import system
-from collectives.schedule import Schedule
+from collectives.interpret import apply
+from collectives.schedule import Schedule, Step
 
 ROOTED = {name for name, each in CONTRACTS.items() if each.rooted}
 READABLE = range(FIRST_SLOT, FIRST_SLOT + SLOTS)  # places that peers read
@@ -31,13 +32,13 @@ def schedules(ranks: list[int]) -> Iterator[Schedule]:
             yield build(collective, name, p, root=p - 1 if collective in ROOTED else None)
 
 
-def plans(schedule: Schedule) -> list[Published]:
-    found = [publish(schedule, rank, completed(schedule, rank)) for rank in range(schedule.p)]
+def plans(schedule: Schedule) -> list[SlotPlan]:
+    found = [slot_plan(schedule, rank, completed(schedule, rank)) for rank in range(schedule.p)]
     assert all(found)
     return [each for each in found if each]
 
 
-def races(parts: list[Published]) -> list[str]:
+def races(parts: list[SlotPlan]) -> list[str]:
     """Reads that may see another version than the one their step is meant to see."""
     rows = [each.steps[:-1, 0].tolist() for each in parts]
     clocks = [[[0] * len(parts) for _ in range(len(each) + 1)] for each in rows]  # per rank and row: rows seen as done
@@ -210,3 +211,70 @@ def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
         assert count[0] == (mark if came[-1] else -1)
     assert all(one != other for one, other in zip(came, gave_up, strict=True))
     assert {*came} == {True, False}
+
+
+# Ranks, and ranks of a host.
+SHAPES = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (9, 3), (10, 5)]
+IN_STAGES = {"hierarchical_ring", "recursive_doubling", "halving_doubling"}  # on hosts of 2 or 4
+
+
+def on_hosts(p: int, each: int) -> dict[str, Schedule]:
+    return {
+        name: build(collective, name, p, ranks_per_node=each)
+        for collective, name in executable()
+        if collective == "all_reduce"
+    }
+
+
+@pytest.mark.parametrize(("p", "each"), SHAPES)
+def test_stages_have_the_schedule_s_steps_in_their_order(p: int, each: int) -> None:
+    for name, schedule in on_hosts(p, each).items():
+        found = stages(schedule, each)
+        rows = [str(step) for stage in found for step in stage.schedule.steps() if len(step.src)]
+        assert rows == [str(step) for step in schedule.steps() if len(step.src)] or not found, name
+        for stage in found:
+            for step in stage.schedule.steps():
+                assert ((step.src // each == step.dst // each) == stage.is_on_hosts).all(), name
+
+
+def test_some_algorithms_have_stages() -> None:
+    assert {name for name, each in on_hosts(8, 2).items() if stages(each, 2)} >= IN_STAGES
+    assert {name for name, each in on_hosts(8, 4).items() if stages(each, 4)} >= IN_STAGES
+    assert not stages(build("all_reduce", "ring", 8), 2)
+    assert not stages(build("broadcast", "binomial", 8, root=0), 2)
+
+
+def test_a_step_of_both_kinds_has_no_stage() -> None:
+    inside, both = Step([0], [1], 0, add=True), Step([0, 1], [1, 2], 0, add=True)
+    first = Schedule("all_reduce", 4, 1, 1, lambda _: inside)
+    assert [each.is_on_hosts for each in stages(first, 2)] == [True]
+    assert stages(Schedule("all_reduce", 4, 1, 1, lambda _: both), 2) == []
+
+
+@pytest.mark.parametrize(("p", "each"), SHAPES)
+def test_hosts_and_what_is_between_them_add_up(p: int, each: int) -> None:
+    """Each host's part by itself, on its own ranks; all ranks' data are distinct."""
+    for name, schedule in on_hosts(p, each).items():
+        found = stages(schedule, each)
+        values = np.arange(p)[:, None] * 100 + np.arange(schedule.k) + 1
+        total = values.sum(axis=0)
+        for stage in found:
+            if not stage.is_on_hosts:
+                for step in stage.schedule.steps():
+                    apply(step, values)
+                continue
+            for first in range(0, p, each):
+                for step in stage.on_host(range(first, first + each)).steps():
+                    apply(step, values[first : first + each])
+        assert (values == total).all() or not found, name
+
+
+@pytest.mark.parametrize(("p", "each"), SHAPES)
+def test_waits_order_every_read_on_a_host(p: int, each: int) -> None:
+    for name, schedule in on_hosts(p, each).items():
+        for stage in stages(schedule, each):
+            if stage.is_on_hosts:
+                host = stage.on_host(range(p - each, p))
+                parts = [slot_plan(host, rank, {}) for rank in range(each)]
+                assert not races([part for part in parts if part]), name
+                assert all(parts)
