@@ -8,7 +8,7 @@ choice on every rank.
 
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
-group when they first use it (`engine.measured`), and all others go by `DEFAULT`.
+group when they first use it (`engine.probe`), and all others go by `DEFAULT`.
 """
 
 import os

@@ -13,8 +13,6 @@ No other module sends a signal to a group, or asks the kernel to do so.
 import os
 import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -47,7 +45,6 @@ GRACE_SECONDS = 5.0
 
 STDERR = 2
 PR_SET_PDEATHSIG = 1
-PEER_CREDENTIALS = struct.Struct("3i")  # process, user, group; Linux
 
 # How a rank names the peer that it waited for, and the one that answered nobody; how gloo says that a peer has gone.
 NO_SIGN = re.compile(r"\brank (\d+) gave no sign in time")
@@ -366,18 +363,6 @@ def workers(count: int | None = None, *, fresh: bool = False) -> "Iterator[Proce
 def _begin_worker(parent: int) -> None:
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the parent ends us
-
-
-def is_ours(peer: socket.socket) -> bool:
-    """Return True if the process that connected has this process's user; the kernel says so, not the peer.
-
-    >>> one, other = socket.socketpair()
-    >>> with one, other:
-    ...     is_ours(one)
-    True
-    """
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
-    return bool(PEER_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
 
 
 if __name__ == "__main__":

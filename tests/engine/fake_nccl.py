@@ -337,10 +337,10 @@ class World:
 
         self.call(group, collective).wait()
 
-    def everyones(self, mine: bytes, group: Group, device: torch.device) -> list[bytes]:
+    def all_gather_bytes(self, payload: bytes, group: Group, device: torch.device) -> list[bytes]:
         """Stands in for the one call that makes the host wait: ranks that run later have said nothing yet."""
         self.all_reduce(Tensor(torch.zeros(1)), group=group)
-        group.shared.said[group.rank()] = mine
+        group.shared.said[group.rank()] = payload
         return [group.shared.said.get(rank, b"") for rank in range(len(group.shared.ranks))]
 
     def run(self) -> None:
@@ -446,7 +446,7 @@ def install(patch: pytest.MonkeyPatch, world: World) -> None:
         "get_group_rank": lambda group, rank: group.shared.ranks.index(rank),
     }.items():
         patch.setattr(dist, name, stand_in)
-    patch.setattr("collectives.engine.communicator.everyones", world.everyones)
+    patch.setattr("collectives.engine.communicator.all_gather_bytes", world.all_gather_bytes)
     for name in ("empty", "zeros", "tensor"):
         patch.setattr(torch, name, _on_the_gpu(getattr(torch, name), poison=name == "empty"))
     patch.setattr(torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream"))

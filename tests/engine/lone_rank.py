@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from collectives.engine import execute
+from collectives.engine.handshake import HEADER
 from collectives.engine.kernels.reductions import kernels
-from collectives.engine.message import HEADER
 from collectives.engine.program import Flat, Instruction, Recv, Send, Span, Task, Wait
 from collectives.engine.tcp import arrays, run
 from collectives.engine.tcp.arrays import flatten

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from collectives.engine import peers
+from collectives.engine import mesh
 from collectives.engine.execute import execute
+from collectives.engine.handshake import NO_CALL
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Plan
-from collectives.engine.signature import NO_CALL
 
 LIMIT = 60.0
 
@@ -30,10 +30,10 @@ class Ranks:
     """Ranks as threads of this process, each with a mesh of its own: over real connections, without a process group."""
 
     def __init__(self, p: int, patch: pytest.MonkeyPatch, seconds: float = LIMIT) -> None:
-        self.p, self._told = p, dict[int, Any]()
+        self.p, self._addresses = p, dict[int, Any]()
         self._all = threading.Barrier(p)
-        patch.setattr(peers, "introduce", self._introduce)
-        patch.setattr(peers, "global_ranks", lambda _: range(p))
+        patch.setattr(mesh, "exchange_addresses", self._exchange_addresses)
+        patch.setattr(mesh, "global_ranks", lambda _: range(p))
         options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
         self.groups = [
             SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))
@@ -41,10 +41,10 @@ class Ranks:
         ]
         self.run(lambda r: setattr(self.groups[r], "mesh", Mesh(self.groups[r])))  # type: ignore[arg-type]
 
-    def _introduce(self, listener: Any, group: Any, _: bool) -> tuple[list[tuple[str, int]], bytes, bool]:
-        self._told[group.rank()] = listener.getsockname()
+    def _exchange_addresses(self, listener: Any, group: Any, _: bool) -> tuple[list[tuple[str, int]], bytes, bool]:
+        self._addresses[group.rank()] = listener.getsockname()
         self._all.wait(LIMIT)
-        return [self._told[r] for r in range(self.p)], bytes(16), False
+        return [self._addresses[r] for r in range(self.p)], bytes(16), False
 
     def run(self, act: Callable[[int], Any]) -> list[Any]:
         """What each rank returns or raises."""

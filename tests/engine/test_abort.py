@@ -10,11 +10,8 @@ import torch
 from loop_ranks import Ranks
 from torch import distributed as dist
 
-from collectives.engine import abort as said
-from collectives.engine.abort import AbortError
-from collectives.engine.address import GREETING, tell
-from collectives.engine.message import Message, MessageError
-from collectives.engine.signature import NO_CALL, signature
+from collectives.engine.handshake import HANDSHAKE, NO_CALL, Message, MessageError, send_to_all, signature
+from collectives.engine.mesh import TIMED_OUT, AbortError, abort_reason
 
 pytestmark = pytest.mark.timeout(20)  # a peer says nothing, or ends: nobody waits for long
 
@@ -36,8 +33,8 @@ def rank() -> Iterator[Any]:
         ranks.close()
 
 
-def greeting(mesh: Any, why: str = WHY, peer: int = 1, call: int = 5, of: bytes = SIGNATURE) -> bytes:
-    return GREETING.pack(mesh._token, peer, call, of, why.encode())
+def handshake(mesh: Any, why: str = WHY, peer: int = 1, call: int = 5, of: bytes = SIGNATURE) -> bytes:
+    return HANDSHAKE.pack(mesh._token, peer, call, of, why.encode())
 
 
 def heard(mesh: Any, seconds: float = SECONDS) -> str:
@@ -46,7 +43,7 @@ def heard(mesh: Any, seconds: float = SECONDS) -> str:
     try:
         while time.monotonic() < until:
             mesh.progress(0.05)
-            mesh.need_peers([Message(1, 0, is_sent=False)])
+            mesh.check_peers([Message(1, 0, is_sent=False)])
     except MessageError as error:
         return str(error)
     return ""
@@ -54,26 +51,26 @@ def heard(mesh: Any, seconds: float = SECONDS) -> str:
 
 @pytest.mark.parametrize("peer", [1, 2])
 def test_a_rank_that_waits_hears_why_any_rank_has_given_up(rank: Any, peer: int) -> None:
-    tell([rank.addresses[0]], greeting(rank, peer=peer), SECONDS)
+    send_to_all([rank.addresses[0]], handshake(rank, peer=peer), SECONDS)
     assert heard(rank) == f"in step 0, receiving from rank 1: rank {peer} has given up, because {WHY}"
 
 
 @pytest.mark.parametrize("letters", [400, 2000])
 def test_a_long_reason_is_cut(rank: Any, letters: int) -> None:
-    tell([rank.addresses[0]], greeting(rank, "é" * letters), SECONDS)
+    send_to_all([rank.addresses[0]], handshake(rank, "é" * letters), SECONDS)
     assert heard(rank).count("é") == min(letters, 500)
 
 
 def test_a_greeting_may_come_in_pieces(rank: Any) -> None:
     with socket.create_connection(rank.addresses[0]) as connected:
-        for begin, end in ((0, 7), (7, GREETING.size - 1), (GREETING.size - 1, GREETING.size)):
+        for begin, end in ((0, 7), (7, HANDSHAKE.size - 1), (HANDSHAKE.size - 1, HANDSHAKE.size)):
             assert heard(rank, 0.2) == ""
-            connected.sendall(greeting(rank)[begin:end])
+            connected.sendall(handshake(rank)[begin:end])
         assert WHY in heard(rank)
 
 
 def test_an_abort_of_a_later_call_waits_for_that_call(rank: Any) -> None:
-    tell([rank.addresses[0]], greeting(rank, call=6), SECONDS)
+    send_to_all([rank.addresses[0]], handshake(rank, call=6), SECONDS)
     assert heard(rank, 0.3) == ""
     rank.call = 6
     assert WHY in heard(rank, 0.3)
@@ -81,28 +78,28 @@ def test_an_abort_of_a_later_call_waits_for_that_call(rank: Any) -> None:
 
 def test_a_reason_of_the_rank_itself_or_of_another_call_goes_before_a_timeout(rank: Any) -> None:
     """Most ranks only know that they have waited."""
-    late = f"rank 2 failed in step 0, receiving from rank 1: {said.LATE} of 2 s"
-    for each in (greeting(rank, late, peer=2), greeting(rank)):
-        tell([rank.addresses[0]], each, SECONDS)
+    late = f"rank 2 failed in step 0, receiving from rank 1: {TIMED_OUT} of 2 s"
+    for each in (handshake(rank, late, peer=2), handshake(rank)):
+        send_to_all([rank.addresses[0]], each, SECONDS)
         rank.progress(SECONDS)
-    assert rank._said().reason == WHY
-    rank._heard[2] = AbortError(2, late, 5, OTHER)
-    assert rank._said().reason == late
+    assert rank._abort().reason == WHY
+    rank._aborts[2] = AbortError(2, late, 5, OTHER)
+    assert rank._abort().reason == late
 
 
 STRANGE = {
-    "the wrong token": lambda mesh: GREETING.pack(b"x" * 16, 1, 5, SIGNATURE, WHY.encode()),
-    "a rank that is not there": lambda mesh: greeting(mesh, peer=3),
-    "half a greeting": lambda mesh: greeting(mesh)[:-1],
+    "the wrong token": lambda mesh: HANDSHAKE.pack(b"x" * 16, 1, 5, SIGNATURE, WHY.encode()),
+    "a rank that is not there": lambda mesh: handshake(mesh, peer=3),
+    "half a greeting": lambda mesh: handshake(mesh)[:-1],
     "nothing": lambda mesh: b"",
 }
 
 
 @pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
 def test_a_stranger_stops_nobody(rank: Any, strange: Any) -> None:
-    tell([rank.addresses[0]], strange(rank), SECONDS)
+    send_to_all([rank.addresses[0]], strange(rank), SECONDS)
     assert heard(rank, 0.3) == ""
-    assert not rank.has_visitors
+    assert not rank.has_pending
 
 
 def test_ranks_that_do_not_listen_keep_nobody_from_being_told() -> None:
@@ -115,7 +112,7 @@ def test_ranks_that_do_not_listen_keep_nobody_from_being_told() -> None:
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         begin = time.monotonic()
-        tell([nobody, full.getsockname(), listens.getsockname()], b"said", 0.3)
+        send_to_all([nobody, full.getsockname(), listens.getsockname()], b"said", 0.3)
         assert time.monotonic() - begin < SECONDS
         listens.settimeout(SECONDS)
         with listens.accept()[0] as came:
@@ -126,10 +123,10 @@ def test_ranks_that_do_not_listen_keep_nobody_from_being_told() -> None:
 
 def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
     late = MessageError(False, 2, 1, "planted")
-    assert said.reason(0, late) == "rank 0 failed in step 2, receiving from rank 1: planted"
-    assert said.reason(0, KeyError("x")) == "rank 0 failed by KeyError: 'x'"
+    assert abort_reason(0, late) == "rank 0 failed in step 2, receiving from rank 1: planted"
+    assert abort_reason(0, KeyError("x")) == "rank 0 failed by KeyError: 'x'"
     late.__cause__ = AbortError(1, WHY)
-    assert said.reason(0, late) == WHY
+    assert abort_reason(0, late) == WHY
 
 
 @pytest.mark.parametrize(
@@ -139,7 +136,5 @@ def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
 )
 def test_calls_of_one_number_are_compared(call: int, theirs: bytes, differs: bool) -> None:
     error = AbortError(1, WHY, call=call, signature=theirs)
-    told = said.describe(error, 5, SIGNATURE)
-    assert told == str(error) + "; its call differs from this rank's: elements 9 against 8" * differs
-    assert said.describe(error, 5, NO_CALL) == str(error)
-    assert said.describe(OSError("planted"), 5, SIGNATURE) == "planted"
+    assert error.difference(5, SIGNATURE) == "elements 9 against 8" * differs
+    assert error.difference(5, NO_CALL) == ""

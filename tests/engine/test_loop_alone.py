@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from lone_rank import CALL, MOST_PAUSES, SIGNATURE, N, Rank, come, ended, header, receive, reset, send
 
-from collectives.engine.message import HEADER
+from collectives.engine.handshake import HEADER
 from collectives.engine.program import AHEAD, Send, Span, Wait
 from collectives.engine.tcp import arrays, messages, run
 

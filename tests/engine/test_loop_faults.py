@@ -47,7 +47,7 @@ def is_interrupted(ranks: Ranks, n: int = N) -> None:
         raise KeyboardInterrupt
 
     joined = ranks.groups[1].mesh
-    joined.__class__ = type("Interrupted", (Mesh,), {"need_peers": interrupt})
+    joined.__class__ = type("Interrupted", (Mesh,), {"check_peers": interrupt})
     with pytest.raises(KeyboardInterrupt):
         call(ranks, 1, n=n)
 
@@ -149,7 +149,7 @@ def test_all_of_many_ranks_hear_why_one_fails(monkeypatch: pytest.MonkeyPatch) -
 
 def test_ranks_that_all_fail_at_once_do_not_all_connect_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks, told = Ranks(MANY, monkeypatch), list[int]()
-    monkeypatch.setattr(mesh, "tell", lambda addresses, *_: told.append(len(addresses)))
+    monkeypatch.setattr(mesh, "send_to_all", lambda addresses, *_: told.append(len(addresses)))
 
     def fail(r: int) -> None:
         joined = ranks.groups[r].mesh

@@ -9,8 +9,7 @@ import pytest
 
 from collectives import autotune
 from collectives.autotune import MEASURED
-from collectives.engine import measured
-from collectives.engine.shm import choose
+from collectives.engine import probe
 from collectives.launch import launch
 from collectives.machine import Machine
 from places import TASKS
@@ -31,7 +30,7 @@ def seen(p: int, where: str = "loopback") -> dict[str, list[Any]]:
     return {event["case"]: event["seen"] for event in launch("measured_cases", {}, p, where=where, timeout=120)}
 
 
-class OpeningLink(measured.Pair):
+class OpeningLink(probe.Pair):
     """One end of a link of 5 ms and 25 MB/s, on which the first long message waits twice for the window to open."""
 
     is_open = False
@@ -44,13 +43,13 @@ class OpeningLink(measured.Pair):
             times[0] += 20e-3
         return median(times)
 
-    def agreed(self, wanted: bool) -> bool:
-        return wanted
+    def share(self, goes_on: bool) -> bool:
+        return goes_on
 
 
 def test_the_rate_is_that_of_an_open_window(monkeypatch: pytest.MonkeyPatch) -> None:
     link = OpeningLink(None, 1, asks=True)  # type: ignore[arg-type]
-    assert measured._rate(link, trip=10e-3, until=math.inf) == pytest.approx(25e6, rel=0.01)
+    assert probe._measure_rate(link, trip=10e-3, until=math.inf) == pytest.approx(25e6, rel=0.01)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 5])
@@ -67,7 +66,7 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
         machine = Machine.model_validate(first[0]["machine"])
         assert machine.name == MEASURED
         link = machine.network
-        assert first[0]["chosen"] == [choose("all_reduce", p, NBYTES, link.alpha, link.beta), 1]
+        assert first[0]["chosen"] == [probe.choose_by_reads("all_reduce", p, NBYTES, link.alpha, link.beta), 1]
 
 
 def test_no_rank_hides_the_latency_of_its_own_host(monkeypatch: pytest.MonkeyPatch) -> None:

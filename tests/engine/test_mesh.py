@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectives.engine import address
+from collectives.engine import handshake
 from collectives.launch import launch
 from collectives.launch.address import reachable
 from places import TASKS
@@ -78,7 +78,7 @@ def test_the_listener_is_bound_to_the_group_s_interface_alone(seen: dict[str, An
 def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
     with pytest.raises(OSError, match="'nosuch0', which has no IPv4 address here"):
-        address.own_address()
+        handshake.own_address()
 
 
 @pytest.mark.parametrize("named", ["lo", "lo,nosuch0"])
@@ -86,4 +86,4 @@ def test_the_first_of_several_interfaces_is_taken_as_the_launcher_takes_it(
     named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", named)
-    assert address.own_address() == reachable(is_local=False) == "127.0.0.1"
+    assert handshake.own_address() == reachable(is_local=False) == "127.0.0.1"

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from lone_rank import N, Rank, come, ended, header, send
 
-from collectives.engine.message import HEADER
+from collectives.engine.handshake import HEADER
 from collectives.engine.tcp import arrays, run
 from collectives.engine.tcp.outgoing import BANDWIDTH_DELAY, LARGE_BUFFER, SMALL_BUFFER
 

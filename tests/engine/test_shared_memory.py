@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import build
-from collectives.engine import local
+from collectives.engine import transport
 from collectives.engine.shm import segment
 from collectives.engine.shm.run import HEADER, REGION
 from collectives.launch import launch
@@ -134,14 +134,14 @@ def _as_nobody(act: Callable[[], int]) -> int:
 
 @pytest.mark.parametrize(("value", "is_there"), [("shared_memory", True), ("tcp", False)])
 def test_the_variable_keeps_ranks_on_tcp(value: str, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.VARIABLE, value)
-    assert (local.published() is not None) == is_there
+    monkeypatch.setenv(transport.VARIABLE, value)
+    assert (transport.shared_memory_or_none() is not None) == is_there
 
 
 def test_another_value_of_the_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.VARIABLE, "pigeon")
+    monkeypatch.setenv(transport.VARIABLE, "pigeon")
     with pytest.raises(ValueError, match="COLLECTIVES_TRANSPORT: got 'pigeon', expected shared_memory or tcp"):
-        local.published()
+        transport.shared_memory_or_none()
 
 
 def test_three_ranks_exchange_messages_of_random_sizes(tasks: None) -> None:
@@ -162,9 +162,9 @@ def test_a_peer_that_is_killed_or_stopped_is_named(how: str, hosts: int) -> None
         assert ("timeout" in words) == (how == "SIGSTOP"), words
 
 
-@pytest.mark.parametrize("transport", local.TRANSPORTS)
-def test_a_late_rank_does_not_go_on_alone(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.VARIABLE, transport)
+@pytest.mark.parametrize("wanted", transport.TRANSPORTS)
+def test_a_late_rank_does_not_go_on_alone(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(transport.VARIABLE, wanted)
     said = _ranks("late", "4")
     assert set(said) == {*range(4)}
     for rank, words in said.items():
@@ -172,9 +172,9 @@ def test_a_late_rank_does_not_go_on_alone(transport: str, monkeypatch: pytest.Mo
         assert re.match(failed, words), words
 
 
-@pytest.mark.parametrize("transport", local.TRANSPORTS)
-def test_a_process_that_a_rank_forks_does_not_call_for_it(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.VARIABLE, transport)
+@pytest.mark.parametrize("wanted", transport.TRANSPORTS)
+def test_a_process_that_a_rank_forks_does_not_call_for_it(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(transport.VARIABLE, wanted)
     refused = "this process was forked by a, "
     assert _ranks("forked", "3") == {0: "", 1: 3 * refused, 2: ""}
 
@@ -212,7 +212,7 @@ def test_only_what_goes_to_another_host_crosses_the_network(
     for rank, seen in enumerate(event["seen"]):
         assert crossing <= seen["eth0"] <= 1.05 * crossing, (rank, seen)
         assert seen["lo"] < 0.01 * crossing, (rank, seen)
-        assert seen["over"] == (local.TCP if each == 1 else local.MIXED)
+        assert seen["over"] == (transport.TCP if each == 1 else transport.MIXED)
 
 
 def _between_hosts(schedule: Schedule, each: int) -> float:
@@ -225,8 +225,8 @@ def _between_hosts(schedule: Schedule, each: int) -> float:
 
 
 def test_over_tcp_the_loopback_counts_the_rest(tasks: None, allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.VARIABLE, local.TCP)
+    monkeypatch.setenv(transport.VARIABLE, transport.TCP)
     wanted = {"do": "bytes", "with": {"n": N, "algorithm": "ring"}}
     (event,) = launch("shared_cases", wanted, 4, where=f"{NETWORK},2", timeout=120)
     each_edge = _between_hosts(build("all_reduce", "ring", 4), 2)  # of a ring, those within a host carry as much
-    assert all(seen["over"] == local.TCP and each_edge <= seen["lo"] for seen in event["seen"])
+    assert all(seen["over"] == transport.TCP and each_edge <= seen["lo"] for seen in event["seen"])

@@ -242,9 +242,9 @@ def same_bits(check: Check, rank: int, p: int) -> None:
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
             tensor = torch.randn(501, generator=torch.Generator().manual_seed(rank)).to(dtype)
             collectives.all_reduce(tensor, op, algorithm=algorithm, segments=2)
-            everyones = [torch.empty_like(tensor) for _ in range(p)]
-            dist.all_gather(everyones, tensor)
-            same = all(torch.equal(everyones[0], other) for other in everyones)
+            gathered = [torch.empty_like(tensor) for _ in range(p)]
+            dist.all_gather(gathered, tensor)
+            same = all(torch.equal(gathered[0], other) for other in gathered)
             check(f"all_reduce {algorithm} {dtype} {op} has the same bits everywhere", same)
 
 
@@ -277,9 +277,9 @@ def over_wires(check: Check, rank: int, p: int) -> None:
         mean = torch.randn(100, generator=torch.Generator().manual_seed(rank))
         work = collectives.all_reduce(mean, dist.ReduceOp.AVG, async_op=True, algorithm=f"auto/{wire}")
         check(f"auto/{wire} in the background", bool(work and work.wait()))
-        everyones = [torch.empty_like(mean) for _ in range(p)]
-        dist.all_gather(everyones, mean)
-        check(f"averages over {wire} are alike", all(torch.equal(mean, other) for other in everyones))
+        gathered = [torch.empty_like(mean) for _ in range(p)]
+        dist.all_gather(gathered, mean)
+        check(f"averages over {wire} are alike", all(torch.equal(mean, other) for other in gathered))
 
 
 def predicted(schedule: Schedule, rank: int, x: torch.Tensor) -> torch.Tensor:

@@ -63,9 +63,9 @@ def trained(average: Any, rank: int, p: int) -> float:
             each(batch(0, p)[part]).square().mean().backward()
             optimizer.step()
     flat, reference = (torch.cat([w.detach().view(-1) for w in each.parameters()]) for each in (ours, alone))
-    everyones = [torch.empty_like(flat) for _ in range(p)]
-    dist.all_gather(everyones, flat)
-    alike = all(torch.equal(flat, other) for other in everyones)
+    gathered = [torch.empty_like(flat) for _ in range(p)]
+    dist.all_gather(gathered, flat)
+    alike = all(torch.equal(flat, other) for other in gathered)
     return float((flat - reference).norm()) if alike else float("inf")
 
 

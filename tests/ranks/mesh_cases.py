@@ -14,14 +14,12 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.engine import peers
-from collectives.engine.address import GREETING
+from collectives.engine import mesh
 from collectives.engine.communicator import communicator
 from collectives.engine.compile import as_plan
 from collectives.engine.execute import execute
-from collectives.engine.message import HEADER, MessageError
+from collectives.engine.handshake import HANDSHAKE, HEADER, NO_CALL, MessageError
 from collectives.engine.program import Recv, Send, Span, Task, Wait
-from collectives.engine.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]
 Call = Callable[[Any], object]
@@ -29,7 +27,7 @@ Call = Callable[[Any], object]
 
 def run(settings: dict[str, Any], report: Report) -> None:
     rank, p = dist.get_rank(), dist.get_world_size()
-    peers.VISIT = 1.0
+    mesh.PENDING_SECONDS = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
     tell("a stranger is turned away", stranger(rank, p), report)
@@ -77,7 +75,7 @@ def ahead(rank: int, p: int) -> bool:
 def stranger(rank: int, p: int) -> bool:
     """Somebody connects and says nothing, too little, or the wrong word; the next call is right all the same."""
     joined = communicator(dist.group.WORLD).mesh()
-    greetings = (b"", b"hello", GREETING.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""))
+    greetings = (b"", b"hello", HANDSHAKE.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""))
     guests = [socket.create_connection(joined.listener.getsockname()) for _ in greetings]
     for guest, greeting in zip(guests, greetings, strict=True):
         guest.sendall(greeting)
@@ -174,7 +172,7 @@ def slow_greeting(rank: int, p: int) -> bool:
     joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), torch.zeros(5, dtype=torch.uint8)  # type: ignore[arg-type]
     joined.begin()
     if rank == 1:
-        greeting = joined.greeting()
+        greeting = joined.handshake()
         with socket.create_connection(joined.addresses[0]) as connected:
             connected.sendall(greeting[:7])
             time.sleep(0.3)
@@ -200,18 +198,18 @@ def idle_strangers(rank: int, p: int) -> bool:
 
     def calls() -> None:
         nonlocal right
-        joined._looked = 0.0  # as if a second had passed
+        joined._last_poll = 0.0  # as if a second had passed
         x = torch.arange(5, dtype=torch.int64) + rank
         collectives.all_reduce(x, group=group, algorithm="one_shot")
         right &= torch.equal(x, total(p, 5))
 
     for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them
-        strangers += [socket.create_connection(joined.listener.getsockname()) for _ in range(peers.MOST_VISITORS // 2)]
-        for _ in range(peers.MOST_VISITORS // 2):
+        strangers += [socket.create_connection(joined.listener.getsockname()) for _ in range(mesh.MAX_PENDING // 2)]
+        for _ in range(mesh.MAX_PENDING // 2):
             calls()
-    most = peers.MOST_VISITORS + 3 * p  # guests, and the group's own connections
+    most = mesh.MAX_PENDING + 3 * p  # guests, and the group's own connections
     right &= open_files() - before - len(strangers) <= most
-    deadline = time.monotonic() + 10 * peers.VISIT
+    deadline = time.monotonic() + 10 * mesh.PENDING_SECONDS
     going = torch.ones(1)
     while going.item():
         calls()

@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 import collectives
 from collectives.backends import backend
-from collectives.engine import peers
+from collectives.engine import mesh
 from collectives.engine.call import Call
 from collectives.engine.communicator import communicator
 
@@ -77,7 +77,7 @@ def fails(rank: int, p: int, how: str, hosts: str = "1") -> str:
     On several hosts, which are addresses of this one, ranks of each share memory of their own.
     """
     each, algorithm = p // int(hosts), "ring" if hosts == "1" else "hierarchical_ring"
-    peers.own_address = lambda: f"127.0.0.{1 + rank // each}"
+    mesh.own_address = lambda: f"127.0.0.{1 + rank // each}"
     group = dist.new_group(timeout=timedelta(seconds=SECONDS))
     assert group is not None
     tensor = torch.ones(300_000)

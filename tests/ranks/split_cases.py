@@ -127,9 +127,9 @@ def same_bits() -> bool:
     whole = Block(*(torch.randn(each.shape, generator=torch.Generator().manual_seed(4)) for each in weights(12)))
     y = block(torch.ones(BATCH, WIDTH), shard(whole, rank, p), sums()["ring"]).detach()
     expected = block(torch.ones(BATCH, WIDTH), shard(whole, 0, 1), lambda _: None).detach()
-    everyones = [torch.empty_like(y) for _ in range(p)]
-    dist.all_gather(everyones, y)
-    return all(torch.equal(each, y) for each in everyones) and torch.allclose(y, expected, rtol=1e-5, atol=1e-5)
+    gathered = [torch.empty_like(y) for _ in range(p)]
+    dist.all_gather(gathered, y)
+    return all(torch.equal(each, y) for each in gathered) and torch.allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
 def faults() -> Iterator[Check]:

@@ -84,9 +84,9 @@ def _meet() -> dict[str, str]:
     from horovod.runner.http.http_server import RendezvousServer
     from torch import distributed as dist
 
-    from collectives.engine.exchange import everyones
+    from collectives.engine.handshake import all_gather_bytes
 
-    names = [name.decode() for name in everyones(socket.gethostname().encode())]
+    names = [name.decode() for name in all_gather_bytes(socket.gethostname().encode())]
     plan = get_host_assignments([HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names))
     where = b""
     if dist.get_rank() == 0:
@@ -94,7 +94,7 @@ def _meet() -> dict[str, str]:
         where = f"{socket.gethostbyname(socket.gethostname())} {server.start()}".encode()
         server.init(plan)
         atexit.register(server.stop)
-    host, port = everyones(where)[0].decode().split()
+    host, port = all_gather_bytes(where)[0].decode().split()
     run = create_run_env_vars(host, [os.environ["GLOO_SOCKET_IFNAME"]], int(port))
     return {name: str(value) for name, value in (run | create_slot_env_vars(plan[dist.get_rank()])).items()}
 

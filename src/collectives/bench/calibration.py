@@ -145,7 +145,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 
 def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     """Return the first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
-    from collectives.engine.measured import Pair
+    from collectives.engine.probe import Pair
 
     asks = joined.rank == 0
     with joined.begin():

@@ -24,7 +24,7 @@ from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.bounds import algbw, busbw
 from collectives.engine.call import Call, Performed
-from collectives.engine.exchange import everyones
+from collectives.engine.handshake import all_gather_bytes
 from collectives.schedule import Ints, parts
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives.wire import bytes_on_wire, split
@@ -106,7 +106,7 @@ def _records(launched: Row, names: list[str]) -> list[Row]:
 
 def gathered(mine: Any, device: torch.device | None = None) -> list[Any]:
     """Return every rank's JSON value, in the order of the ranks. All ranks call it."""
-    return [json.loads(each) for each in everyones(json.dumps(mine).encode(), device=device)]
+    return [json.loads(each) for each in all_gather_bytes(json.dumps(mine).encode(), device=device)]
 
 
 def sent_bytes() -> int:

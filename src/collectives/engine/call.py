@@ -34,7 +34,7 @@ class Call(NamedTuple):
     one after the other. ``splits`` are the elements that go to and come from each rank in an all-to-all that is called
     with split sizes: on all ranks, or on none. ``root`` is a rank within the group. ``algorithm`` and ``segments``
     matter to our own back end only, and so do ``background``, for a call that shares no connection with others, and
-    ``agreed``: no rank returns before all have made the same call, which costs rooted calls a barrier.
+    ``barrier``: no rank returns before all have made the same call, which costs rooted calls a barrier.
     """
 
     collective: str
@@ -47,7 +47,7 @@ class Call(NamedTuple):
     segments: int | None = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     background: bool = False
-    agreed: bool = False
+    barrier: bool = False
 
     def any_tensor(self) -> torch.Tensor:
         """The output, or else the input: both have the call's dtype and device. Raises ValueError without either."""

@@ -9,19 +9,18 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.engine import local
-from collectives.engine.address import global_ranks
-from collectives.engine.agreement import agree
+from collectives.engine.barrier import barrier
 from collectives.engine.buffers import fill, hand_over, scratch_of, tensors
 from collectives.engine.call import Call, Performed
 from collectives.engine.codec import decode, encode, whole_blocks
 from collectives.engine.communicator import Communicator, communicator, group_of
 from collectives.engine.execute import execute
+from collectives.engine.handshake import MessageError, global_ranks
 from collectives.engine.mesh import Mesh
-from collectives.engine.message import MessageError
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
 from collectives.engine.program import COMPILED, PYTHON, Plan
+from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory_or_none
 
 
 def perform(call: Call) -> Performed:
@@ -70,7 +69,7 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
     stages = made.stages if mesh and mesh.segment else ()
     try:
         if mesh and stages:
-            agreed = call.agreed and _agreement(call, wanted.n) is not None
+            agreed = call.barrier and _agreement(call, wanted.n) is not None
             work = tensors(call, made, rank, wanted.kind)
             _execute_stages(made, work, scratch_of(made, wanted.kind), mesh, call.op, agreed)
         elif mesh and made.wire:
@@ -95,8 +94,8 @@ def _of(group: dist.ProcessGroup) -> str:
 def _transport(stages: tuple[Any, ...]) -> str:
     """What carries the call: memory that ranks share, TCP, or both."""
     if not stages:
-        return local.TCP
-    return local.MIXED if any(isinstance(stage, Plan) for stage in stages) else local.SHARED_MEMORY
+        return TCP
+    return MIXED if any(isinstance(stage, Plan) for stage in stages) else SHARED_MEMORY
 
 
 def _send_and_receive(
@@ -123,14 +122,14 @@ def _execute_messages(
     call: Call, made: Prepared, n: int, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh
 ) -> None:
     """Send and receive what is prepared for a call of ``n`` elements; every message has the call's signature."""
-    finish = _agreement(call, n) if call.agreed else None
+    finish = _agreement(call, n) if call.barrier else None
     with mesh.begin(made.signature):
         if mesh.segment:
-            local.published().enter(mesh)
+            shared_memory_or_none().enter(mesh)
         execute(made.plan, tensor, scratch, mesh, call.op, made.wire)
         if finish:
             finish(mesh)
-        mesh.need_no_abort()
+        mesh.check_aborts()
 
 
 def _execute_stages(
@@ -145,16 +144,16 @@ def _execute_stages(
             if isinstance(stage, Plan):
                 execute(stage, tensors[-1], scratch, mesh, op)
             else:
-                local.published().execute(stage, tensors, mesh, agreed)
+                shared_memory_or_none().execute(stage, tensors, mesh, agreed)
         if len(made.stages) > 1:
-            mesh.need_no_abort()
+            mesh.check_aborts()
 
 
 def _agreement(call: Call, n: int) -> Callable[[Mesh], None] | None:
     """What lets every rank hear, over others maybe, from all ranks of the group; None where the call itself does."""
     if call.splits is not None:
-        return partial(agree, pairs=True)
-    return agree if call.root is not None or n == 0 else None
+        return partial(barrier, pairs=True)
+    return barrier if call.root is not None or n == 0 else None
 
 
-local.published()  # before ranks are forked, and not while others wait for this one
+shared_memory_or_none()  # before ranks are forked, and not while others wait for this one

@@ -14,11 +14,11 @@ import torch
 from torch import distributed as dist
 
 from collectives.autotune import decode_machine, encode_machine
-from collectives.engine import local
 from collectives.engine.call import Call
-from collectives.engine.exchange import everyones
-from collectives.engine.measured import measured
+from collectives.engine.handshake import all_gather_bytes
 from collectives.engine.mesh import Mesh
+from collectives.engine.probe import measure_machine
+from collectives.engine.transport import shared_memory_or_none
 from collectives.engine.work import FORKED
 
 SHARED = (
@@ -80,10 +80,10 @@ class Communicator:
         If it names none, CPU ranks measure their links. Raises ValueError, on every rank, for one that is not there.
         """
         group, on_cpus = self._alive(), self.p > 1 and device.type == "cpu"
-        told = everyones(encode_machine() if self.rank == 0 else b"", group, device)[0]
+        told = all_gather_bytes(encode_machine() if self.rank == 0 else b"", group, device)[0]
         decode_machine(told)
         if not told and on_cpus:
-            told = measured(self.mesh(), group).model_dump_json().encode()
+            told = measure_machine(self.mesh(), group).model_dump_json().encode()
         sharing = self.mesh().ranks_per_host if on_cpus and self.mesh().segment else 1
         self.membership = Membership(self.rank, self.p, self.over, told, sharing)
         return self.membership
@@ -95,7 +95,7 @@ class Communicator:
     def _connect(self, background: bool) -> Mesh:
         made = self._meshes[background] = Mesh(self._alive(), background)
         if made.ranks_per_host > 1:
-            made.segment = local.published().share(self._alive(), made)
+            made.segment = shared_memory_or_none().share(self._alive(), made)
         return made
 
     def _alive(self) -> dist.ProcessGroup:

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from collectives.engine.handshake import GONE, HEADER, Message, check_header
 from collectives.engine.kernels.reductions import kernels
 from collectives.engine.kernels.wires import coding
 from collectives.engine.mesh import Mesh
-from collectives.engine.message import GONE, HEADER, Message, need_expected
 from collectives.engine.program import Flat, Plan
 from collectives.engine.tcp.arrays import (
     AT,
@@ -44,7 +44,7 @@ from collectives.engine.tcp.run import FAILED, FINISHED, run
 from collectives.engine.tcp.system import BILLION, one_at_a_time
 from collectives.schedule import Ints
 
-# Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a visitor has not named its rank.
+# Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a handshake is pending.
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
@@ -72,7 +72,7 @@ def execute(
         0 if mesh.has_network else mesh.spins,
         0,
     )
-    while (status := run(program, state, PAUSE_SOON if mesh.has_visitors else PAUSE_AFTER)) != FINISHED:
+    while (status := run(program, state, PAUSE_SOON if mesh.has_pending else PAUSE_AFTER)) != FINISHED:
         _look(program, state, mesh, status == FAILED)
 
 
@@ -97,7 +97,7 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
         awaited = program.instructions[state.tasks[blocked, AT], NUMBER].tolist()
     mesh.progress(0.0)
     if awaited:  # some task still waits
-        mesh.need_peers([_message(program, state, number) for number in awaited])
+        mesh.check_peers([_message(program, state, number) for number in awaited])
 
 
 def _lose(program: Flat, state: LoopState, mesh: Mesh, number: int) -> None:
@@ -107,7 +107,7 @@ def _lose(program: Flat, state: LoopState, mesh: Mesh, number: int) -> None:
         if why == DIFFERENT:
             row = state.messages[number]
             asked = mesh.call, message.step, int(row[BODY]), mesh.signature
-            need_expected(HEADER.unpack(row[:HEADER_WORDS].tobytes()), asked)
+            check_header(HEADER.unpack(row[:HEADER_WORDS].tobytes()), asked)
         raise ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
     except OSError as error:
         mesh.lose(message.peer, message.is_sent, error)

@@ -1,38 +1,255 @@
-"""Messages between the ranks of a group, over TCP connections of our own: each goes out at once.
+"""The connections of one rank to the others of its group, and why a call fails.
 
-gloo's messages do not: a sender of gloo's waits until the receiver has said that it is ready, and a thread of the
-receiver's is woken for each of both. Here a message costs one system call to send and two to receive, in the thread
-that waits, and the latency once. Ranks of one host need few messages: they read each other's `published` buffers.
+Messages travel over TCP connections of our own, so each leaves immediately. gloo's do not: a sender of gloo's waits
+until the receiver has said that it is ready, and a thread of the receiver's is woken for each of both. Here a message
+costs one system call to send and two to receive, in the thread that waits, and the latency once. Ranks of one host need
+few messages, because they share memory.
 
-What a rank waits for has the timeout of its group. If it waits in vain, it says why: what other ranks say, or which
-of them give no sign.
+Each rank listens, and accepts a peer that shows the group's token. Every pair of ranks has one connection each way,
+made when it is first needed. The compiled loop (`tcp`) sends and receives over them. It reads only messages that have
+been asked for. All others stay in the system's buffers, and when these are full TCP holds their sender back: a rank
+that is ahead does not take the link away from one that is behind. (`tcp.outgoing` says how a rank does not take it away
+from itself.) A rank asks for a peer's messages in the order in which they are sent.
+
+A call has the timeout of its group. A rank that fails sends others an abort, so that each reports the cause and not a
+closed socket. An abort is a handshake with a reason, over a connection of its own: it arrives immediately, whatever was
+sent before. A rank that receives one fails, too, and passes the reason on.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import secrets
+import select
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
-from collectives.engine.abort import LATE, MOMENT, PATIENCE, AbortError, describe, no_sign, reason
-from collectives.engine.address import peek, tell
+from collectives.engine import transport
 from collectives.engine.cache import BoundedCache
-from collectives.engine.message import AGREEMENT, GONE, Message, MessageError
-from collectives.engine.peers import POLL_INTERVAL, Peers
-from collectives.engine.signature import NO_CALL
+from collectives.engine.handshake import (
+    BARRIER,
+    GONE,
+    HANDSHAKE,
+    NO_CALL,
+    Message,
+    MessageError,
+    configure,
+    difference,
+    exchange_addresses,
+    global_ranks,
+    own_address,
+    peek,
+    send_to_all,
+)
+from collectives.engine.tcp.arrays import INTO, OUT, new_links
+
+WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
+POLL_INTERVAL = 1.0  # seconds after which a rank that waits looks for aborts and for overdue handshakes
+# Connections without a handshake that may wait in addition to the group's own, and for how many seconds each may.
+MAX_PENDING, PENDING_SECONDS = 64, 5.0
+
+TIMED_OUT = "not done within the timeout"  # marks a reason: most ranks fail so, and another one may know more
+ABORT_SECONDS = 1.0  # for sending aborts, and for receiving them
+LOST_SECONDS = 0.2  # to wait for the abort of a peer that has closed a connection: it sends the abort first
 
 
-class Mesh(Peers):
-    """Messages of one call after the other between a rank and its peers, and why a call fails."""
+class AbortError(OSError):
+    """A peer has given up, for this reason: in which call, and what that was."""
+
+    def __init__(self, peer: int, reason: str, call: int = 0, signature: bytes = NO_CALL) -> None:
+        super().__init__(f"rank {peer} has given up, because {reason}")
+        self.reason, self.call, self.signature = reason, call, signature
+
+    def difference(self, call: int, signature: bytes) -> str:
+        """Describe how the peer's call differs from this rank's of the same number; empty if no difference is known."""
+        if self.call != call or NO_CALL in (self.signature, signature):
+            return ""
+        return difference(self.signature, signature)
+
+
+def abort_reason(rank: int, error: BaseException) -> str:
+    """Return why this rank fails: the reason of another rank if it has received one, otherwise its own."""
+    if isinstance(error.__cause__, AbortError):
+        return error.__cause__.reason
+    return f"rank {rank} failed {error if isinstance(error, MessageError) else f'by {type(error).__name__}: {error}'}"
+
+
+def no_sign(ranks: Sequence[int]) -> str:
+    """Describe ranks that have not waited as long as the others.
+
+    >>> no_sign([1])
+    'rank 1 gave no sign in time (late, stopped, or never called)'
+    """
+    named = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return f"{named} gave no sign in time (late, stopped, or never called)"
+
+
+class Connections:
+    """The connections of one rank to the others of its group; made by all of them together."""
+
+    def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
+        self.rank, self.size, self.names = group.rank(), group.size(), global_ranks(group)
+        self._options: Any = group._get_backend(torch.device("cpu")).options
+        self.call, self.signature, self.is_open, self._is_busy = 0, NO_CALL, True, False
+        self.listener = socket.create_server((own_address(), 0), backlog=self.size + MAX_PENDING)
+        self.listener.setblocking(False)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
+        can_share = bool(transport.shared_memory_or_none())
+        self.addresses, self._token, do_share = exchange_addresses(self.listener, group, can_share)
+        self.ranks_per_host = transport.ranks_per_host(self.addresses) if do_share else 1
+        self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
+        self.spins = transport.spins(self.addresses, self.rank, background)
+        self._pending: dict[socket.socket, float] = {}  # accepted, without a handshake yet, and until when they may be
+        self._dialed: dict[int, socket.socket] = {}  # not connected yet, by peer
+        self.out: dict[int, socket.socket] = {}
+        self.into: dict[int, socket.socket] = {}
+        self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
+        self._aborts: dict[int, AbortError] = {}  # by the peer that sent it
+        self.links = new_links(self.size)  # for the loop
+        self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
+        self._watch(self.listener, select.POLLIN, self._on_connection)
+
+    @property
+    def on_host(self) -> range:
+        """The ranks of this host, if they share memory."""
+        first = self.rank - self.rank % self.ranks_per_host
+        return range(first, first + self.ranks_per_host)
+
+    @property
+    def has_pending(self) -> bool:
+        """True if a peer may have connected that has not shown its handshake yet."""
+        return bool(self._pending)
+
+    def progress(self, seconds: float) -> None:
+        """Serve connections that are being made; wait at most ``seconds`` for the first event."""
+        for connection, until in list(self._pending.items()):
+            if until < time.monotonic():
+                self._reject(connection)
+        for number, _ in self._poll.poll(min(seconds, POLL_INTERVAL) * 1e3):
+            if number in self._handlers:  # an earlier one may have ended it
+                self._handlers[number]()
+
+    def close(self) -> None:
+        """Give up, from any thread: a call in progress here, and all ranks that wait for this one, fail immediately."""
+        self.is_open = False
+        self._options = None  # they hold a socket of gloo's
+        for each in self._sockets():
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # which wakes a thread that waits for it, as closing would not
+            if not self._is_busy:
+                each.close()
+
+    def release(self) -> None:
+        """Close this process's copies of the sockets, and no connection: another process has them, too."""
+        self.is_open = False
+        for each in self._sockets():
+            each.close()
+
+    def dial(self, peer: int) -> None:
+        """Begin to connect to a peer; `progress` goes on with it."""
+        dialed = self._dialed[peer] = socket.socket()
+        configure(dialed)
+        code = dialed.connect_ex(self.addresses[peer])
+        if code in (0, errno.EINPROGRESS):
+            self._watch(dialed, select.POLLOUT, partial(self._on_dialed, peer))
+        else:
+            self.lose(peer, True, OSError(code, os.strerror(code)))
+
+    def lose(self, peer: int, is_sent: bool, error: OSError) -> None:
+        """Record that a connection has failed: a call that needs it raises the error."""
+        # Without traceback and context: their frames hold the group, which is freed before this object.
+        error.__context__ = None
+        self._lost[peer, is_sent] = error.with_traceback(None)
+
+    def handshake(self, reason: str = "") -> bytes:
+        """Return the first bytes on a connection of this rank's; with a reason they are an abort."""
+        return HANDSHAKE.pack(self._token, self.rank, self.call, self.signature, reason.encode())
+
+    def _sockets(self) -> Iterator[socket.socket]:
+        yield from (*self._dialed.values(), *self.out.values(), *self.into.values(), *self._pending, self.listener)
+
+    def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
+        self._poll.register(which, events)
+        self._handlers[which.fileno()] = handler
+
+    def _ignore(self, number: int) -> None:
+        if self._handlers.pop(number, None):
+            self._poll.unregister(number)
+
+    def _on_dialed(self, peer: int) -> None:
+        """Send the handshake on a connection that is made, or record that it was refused."""
+        dialed = self._dialed[peer]
+        self._ignore(dialed.fileno())
+        try:
+            if code := dialed.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(code, os.strerror(code))
+            dialed.sendall(self.handshake())
+        except OSError as error:
+            self.lose(peer, True, error)
+            return
+        self.out[peer] = self._dialed.pop(peer)
+        self.links[peer, OUT] = dialed.fileno()
+
+    def _on_connection(self) -> None:
+        """Take a connection from the listener; it is pending until its whole handshake has come."""
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:  # the caller has closed
+            return
+        configure(connection)
+        # Poll reports it when its whole handshake has come, or when it has closed.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HANDSHAKE.size)
+        self._pending[connection] = time.monotonic() + PENDING_SECONDS
+        self._watch(connection, select.POLLIN, partial(self._on_handshake, connection))
+        if len(peek(connection, HANDSHAKE.size) or b"") == HANDSHAKE.size:  # mostly it has by now
+            self._on_handshake(connection)
+        for first in list(self._pending)[: -(self.size + MAX_PENDING)]:
+            self._reject(first)
+
+    def _on_handshake(self, connection: socket.socket) -> None:
+        """Accept a peer's connection, keep a peer's abort, and reject what is unauthenticated."""
+        received = peek(connection, HANDSHAKE.size) or b""
+        token, peer, call, signature, reason = HANDSHAKE.unpack(received.ljust(HANDSHAKE.size))
+        is_whole = len(received) == HANDSHAKE.size
+        if not (is_whole and secrets.compare_digest(token, self._token) and peer < self.size):
+            self._reject(connection)
+        elif reason := reason.rstrip(b"\0"):
+            abort = AbortError(self.names[peer], reason.decode(errors="replace"), call, signature)
+            self._aborts.setdefault(peer, abort)
+            self._reject(connection)
+        else:
+            self._accept(connection, peer)
+
+    def _accept(self, connection: socket.socket, peer: int) -> None:
+        self._ignore(connection.fileno())
+        del self._pending[connection]
+        connection.recv(HANDSHAKE.size)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self.into[peer] = connection
+        self.links[peer, INTO] = connection.fileno()
+
+    def _reject(self, connection: socket.socket) -> None:
+        self._ignore(connection.fileno())
+        del self._pending[connection]
+        connection.close()
+
+
+class Mesh(Connections):
+    """The calls of one rank, one after the other, over its connections, and why a call fails."""
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         super().__init__(group, background)
-        self.deadline, self._looked, self._has_told = 0.0, 0.0, False
+        self.deadline, self._last_poll, self._has_aborted = 0.0, 0.0, False
+        self._awaited: set[int] = set()  # peers that this rank waited for when the loop last paused
         self.segment: Any = None  # memory that all ranks of this host share
         # Arrays of the compiled loop, and the programs that they are for.
         self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
@@ -52,8 +269,8 @@ class Mesh(Peers):
         self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
         now = time.monotonic()
         self.deadline = now + self.seconds
-        if now > self._looked + POLL_INTERVAL:  # short calls never pause the loop
-            self._looked = now
+        if now > self._last_poll + POLL_INTERVAL:  # short calls never pause the loop
+            self._last_poll = now
             self.progress(0.0)
         return self
 
@@ -66,16 +283,17 @@ class Mesh(Peers):
         self.end()
 
     def fail(self, error: BaseException) -> None:
-        """Tell others why this rank gives up, as far as they listen; its connections are for no later call.
+        """Send others an abort, as far as they listen; the connections are for no later call.
 
-        Those who hear it tell theirs. If each of p ranks told all, p ranks that fail at once would make p**2
-        connections.
+        Those who receive it send theirs. If each of p ranks sent one to all, p ranks that fail at the same time would
+        make p**2 connections.
         """
-        if self._has_told:
+        if self._has_aborted:
             return
-        self.is_open, self._has_told = False, True
+        self.is_open, self._has_aborted = False, True
         peers = self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}
-        tell([self.addresses[peer] for peer in peers], self.greeting(reason(self.names[self.rank], error)), PATIENCE)
+        abort = self.handshake(abort_reason(self.names[self.rank], error))
+        send_to_all([self.addresses[peer] for peer in peers], abort, ABORT_SECONDS)
 
     def end(self) -> None:
         """End the call; if it has failed, all connections are closed."""
@@ -89,10 +307,19 @@ class Mesh(Peers):
         for peer in missing:
             self.dial(peer)
         while missing := missing - self.out.keys():
-            self.progress(self.need_peers([Message(peer, first_sends[peer], is_sent=True) for peer in missing]))
+            self.progress(self.check_peers([Message(peer, first_sends[peer], is_sent=True) for peer in missing]))
 
-    def need_peers(self, messages: list[Message]) -> float:
-        """The seconds that are left for these messages. Raises MessageError if a peer is lost, or the time is over."""
+    def connect_all(self, peers: set[int]) -> None:
+        """Connect with each of these peers, both ways, because all of them call this. Raises MessageError as above."""
+        self.connect(dict.fromkeys(peers, BARRIER))
+        while missing := peers - self.into.keys():
+            self.progress(self.check_peers([Message(peer, BARRIER, is_sent=False) for peer in missing]))
+
+    def check_peers(self, messages: list[Message]) -> float:
+        """Return the seconds that are left for these messages.
+
+        Raises MessageError if a peer is lost or has given up, or the time is over.
+        """
         left, first = self.deadline - time.monotonic(), messages[0]
         self._awaited = {message.peer for message in messages}
         if left <= 0:
@@ -101,12 +328,13 @@ class Mesh(Peers):
             raise self._failed(first, "the process group was given up meanwhile")
         for message in messages if self._lost else ():
             if why := self._lost.get((message.peer, message.is_sent)):
-                raise self._explained(message, self._hear(partial(self._heard.get, message.peer), MOMENT) or why)
-        if self._heard and (said := self._said()):
-            raise self._explained(first, said)
+                abort = self._wait_for_abort(partial(self._aborts.get, message.peer), LOST_SECONDS)
+                raise self._explained(message, abort or why)
+        if self._aborts and (abort := self._abort()):
+            raise self._explained(first, abort)
         return left
 
-    def check(self, peer: int, step: int, is_done: Callable[[], bool], give_up: Callable[[], bool]) -> None:
+    def check_memory(self, peer: int, step: int, is_done: Callable[[], bool], give_up: Callable[[], bool]) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
 
         For a rank that waits for the peer's memory, not for a message: nothing is read. ``is_done`` looks there once
@@ -116,33 +344,33 @@ class Mesh(Peers):
         self.progress(0.0)
         if peek(self.into[peer], 1) == b"" and not is_done():
             self.lose(peer, False, ConnectionResetError(GONE))
-        is_vain = time.monotonic() >= self.deadline or not self.is_open or (peer, False) in self._lost or self._said()
+        is_vain = time.monotonic() >= self.deadline or not self.is_open or (peer, False) in self._lost or self._abort()
         if is_vain and give_up():
-            self.need_peers([Message(peer, step, is_sent=False)])
+            self.check_peers([Message(peer, step, is_sent=False)])
 
-    def need_no_abort(self) -> None:
-        """Raise MessageError if a peer has given up in this call, and the abort has come: a late rank has all data."""
+    def check_aborts(self) -> None:
+        """Raise MessageError if a peer has given up in this call, and its abort has come: a late rank has all data."""
         self.progress(0.0)
-        if said := self._said():
-            peer = next(each for each, why in self._heard.items() if why is said)
-            raise self._explained(Message(peer, AGREEMENT, is_sent=False), said)
+        if abort := self._abort():
+            peer = next(each for each, why in self._aborts.items() if why is abort)
+            raise self._explained(Message(peer, BARRIER, is_sent=False), abort)
 
     @contextmanager
     def explaining(self, peer: int, step: int) -> Iterator[None]:
-        """An OSError becomes the MessageError of what this rank waits for."""
+        """Turn an OSError into the MessageError of what this rank waits for."""
         try:
             yield
         except OSError as why:
             raise self._explained(Message(peer, step, is_sent=False), why) from why
 
     def _explained(self, message: Message, why: OSError) -> MessageError:
-        """The error of a message; if time is over, this rank says that it has waited, and hears what others know."""
-        if self._describe(why) == str(why) and LATE in str(why):
+        """Return the error of a message; after a timeout, abort first, and ask the others for the cause."""
+        if TIMED_OUT in str(why) and not self._difference(why):
             is_late = self.deadline - time.monotonic() > self.seconds / 2  # most of its own time is left
             waited = self._failed(message, self._timeout())
             waited.__cause__ = why if is_late else None
             self.fail(waited)
-            why = self._cause(why, is_late)
+            why = self._cause_of_timeout(why, is_late)
         error = self._failed(message, self._describe(why))
         error.__cause__ = why
         return error
@@ -150,41 +378,50 @@ class Mesh(Peers):
     def _failed(self, message: Message, why: object) -> MessageError:
         return MessageError(message.is_sent, message.step, self.names[message.peer], why)
 
-    def _cause(self, why: OSError, is_late: bool) -> OSError:
-        """Why time is over: what a rank says, or which ranks do not say that they have waited, too."""
+    def _cause_of_timeout(self, why: OSError, is_late: bool) -> OSError:
+        """Return the abort of a rank that knows more, or else a timeout that names the ranks that gave no sign."""
         waited = {peer for peer, each in self.into.items() if peek(each, 1)}
-        self._hear(self._other_call, PATIENCE)
-        said = self._said()
-        if said and (LATE not in said.reason or said is self._other_call()):
-            return said
+        self._wait_for_abort(self._other_call, ABORT_SECONDS)
+        abort = self._abort()
+        if abort and (TIMED_OUT not in abort.reason or self._difference(abort)):
+            return abort
         waited |= {peer for peer in self._neighbours() if self._has_failed(peer)}
         silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
-        return self._timeout(f"{no_sign([self.names[each] for each in silent])}: ") if silent else said or why
+        return self._timeout(f"{no_sign([self.names[each] for each in silent])}: ") if silent else abort or why
+
+    def _neighbours(self) -> set[int]:
+        """The ranks that this one is connected with, and those at distances of 1, 2, 4, …: few, but all soon hear."""
+        steps = [1 << i for i in range((self.size - 1).bit_length())]
+        far = {(self.rank + sign * step) % self.size for step in steps for sign in (-1, 1)}
+        return (far | {*self.out, *self.into, *self._awaited}) - {self.rank}
 
     def _has_failed(self, peer: int) -> bool:
-        """Whether the peer has gone, or says why it has failed; one that comes late says why others have."""
-        said = self._lost.get((peer, False)) or self._heard.get(peer)
-        named = f"rank {self.names[peer]} "
-        return said is not None and getattr(said, "reason", named).startswith(named)
+        """Return True if the peer has gone, or its abort has its own reason; one that comes late passes others' on."""
+        why, own = self._lost.get((peer, False)) or self._aborts.get(peer), f"rank {self.names[peer]} "
+        return why is not None and getattr(why, "reason", own).startswith(own)
 
-    def _hear(self, look: Callable[[], AbortError | None], seconds: float) -> AbortError | None:
+    def _wait_for_abort(self, look: Callable[[], AbortError | None], seconds: float) -> AbortError | None:
         """Wait until ``look`` returns an abort, and return it; None after ``seconds`` without one."""
         until = time.monotonic() + seconds
         while not (found := look()) and (left := until - time.monotonic()) > 0:
             self.progress(left)
         return found
 
-    def _said(self) -> AbortError | None:
-        """What a rank says that has given up by now: best that it calls differently, or else why it failed itself."""
-        said = [each for each in self._heard.values() if each.call <= self.call]
-        return self._other_call() or min(said, key=lambda each: LATE in each.reason, default=None)
+    def _abort(self) -> AbortError | None:
+        """Return an abort of this call or an earlier one: best of another call, or else with a rank's own reason."""
+        received = [each for each in self._aborts.values() if each.call <= self.call]
+        return self._other_call() or min(received, key=lambda each: TIMED_OUT in each.reason, default=None)
 
     def _other_call(self) -> AbortError | None:
-        """The abort of a rank whose call of the same number differs from this rank's."""
-        return next((each for each in self._heard.values() if self._describe(each) != str(each)), None)
+        """Return the abort of a rank whose call of the same number differs from this rank's."""
+        return next(filter(self._difference, self._aborts.values()), None)
+
+    def _difference(self, error: OSError) -> str:
+        return error.difference(self.call, self.signature) if isinstance(error, AbortError) else ""
 
     def _describe(self, error: OSError) -> str:
-        return describe(error, self.call, self.signature)
+        how = self._difference(error)
+        return f"{error}; its call differs from this rank's: {how}" if how else str(error)
 
     def _timeout(self, who: str = "") -> TimeoutError:
-        return TimeoutError(f"{who}{LATE} of {self.seconds:g} s")
+        return TimeoutError(f"{who}{TIMED_OUT} of {self.seconds:g} s")

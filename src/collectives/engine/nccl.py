@@ -15,8 +15,7 @@ from weakref import WeakSet
 import torch
 from torch import distributed as dist
 
-from collectives.engine.address import global_ranks
-from collectives.engine.message import MessageError
+from collectives.engine.handshake import MessageError, global_ranks
 from collectives.engine.program import Average, Instruction, Plan, Recv, Reduce, Send, Span, Wait
 from collectives.engine.reduce import divide, reduce
 

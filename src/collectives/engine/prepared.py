@@ -10,15 +10,16 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine, full_node
 from collectives.contracts import COMPACT
-from collectives.engine import local
 from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
 from collectives.engine.communicator import Membership
 from collectives.engine.compile import plan
+from collectives.engine.handshake import signature
+from collectives.engine.probe import choose_by_reads
 from collectives.engine.program import Plan, compact, completed, is_straight, stages
 from collectives.engine.reduce import refusal, takes_wire
-from collectives.engine.signature import signature
 from collectives.engine.slots import SlotPlan, slot_plan
+from collectives.engine.transport import shared_memory_or_none
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, check_ranks_only
 from collectives.units import MAX_SEGMENTS_STARTED
@@ -132,7 +133,7 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     nbytes = bytes_on_wire(n, n * wanted.kind.dtype.itemsize, wanted.algorithm)
     if machine and _is_published(us, wanted, machine):
         link = machine.network
-        name, segments = local.published().choose(collective, p, nbytes, link.alpha, link.beta), 1
+        name, segments = choose_by_reads(collective, p, nbytes, link.alpha, link.beta), 1
     else:
         name, segments, _ = choose(
             collective, p, nbytes, algorithm, wanted.segments, machine, splits=splits is not None
@@ -211,7 +212,7 @@ def _stages(parts: Parts, compiled: Compiled, wanted: CallKey, key: ScheduleKey,
             found.append(plan(part, key.rank, compiled.edges, key.finished(key.schedule())))
             continue
         kind = wanted.op, wanted.kind.dtype
-        ready = local.published().ready(part, *compiled[1:], *kind, same, key.p, wanted.splits or ())
+        ready = shared_memory_or_none().ready(part, *compiled[1:], *kind, same, key.p, wanted.splits or ())
         if ready is None:
             return ()
         found.append(ready)

@@ -243,7 +243,7 @@ class Group(dist.ProcessGroup):
         floats = takes_wire(job.call.op, job.call.any_tensor().dtype)
         algorithm = self.algorithms.of(job.call.collective, self.size(), job.call.splits is not None, floats)
         segments = self.algorithms.segments
-        call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, agreed=True)
+        call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, barrier=True)
         try:
             collective.perform(call)
         except RuntimeError as error:

@@ -2,12 +2,11 @@
 
 import platform
 
-from collectives.engine.shm.choice import choose, measure
 from collectives.engine.shm.executor import Ready, enter, execute, ready
 from collectives.engine.shm.segment import share
 from collectives.engine.tcp.system import FUTEX
 
-__all__ = ["Ready", "choose", "enter", "execute", "measure", "ready", "share"]
+__all__ = ["Ready", "enter", "execute", "ready", "share"]
 
 if not FUTEX:
     raise ImportError(f"no futex: got the processor {platform.machine()}, expected x86_64 or aarch64")

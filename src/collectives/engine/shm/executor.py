@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from collectives.engine.handshake import NO_CALL, Message, check_header
 from collectives.engine.kernels.reductions import Kernels, kernels
 from collectives.engine.mesh import Mesh
-from collectives.engine.message import Message, need_expected
 from collectives.engine.shm.run import (
     AGREED,
     AT,
@@ -46,7 +46,6 @@ from collectives.engine.shm.run import (
     run,
 )
 from collectives.engine.shm.segment import Segment
-from collectives.engine.signature import NO_CALL
 from collectives.engine.slots import SlotPlan, nothing
 from collectives.engine.tcp.system import one_at_a_time
 from collectives.schedule import Ints
@@ -150,7 +149,7 @@ def _run(made: Ready, mesh: Mesh, segment: Segment) -> None:
         if status == DIFFERENT:
             theirs = _signature(segment, number)
             with mesh.explaining(peer, step):
-                need_expected((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
+                check_header((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
         if status == UNEVEN:
             receiver = int(state[MARK])
             with mesh.explaining(receiver if peer == mesh.rank else peer, step):
@@ -159,8 +158,8 @@ def _run(made: Ready, mesh: Mesh, segment: Segment) -> None:
         if (own := _count(segment, state[RANK])) < 0:
             peer = mesh.on_host[-1 - own]
             mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
-            mesh.need_peers([Message(peer, step, is_sent=False)])
-        mesh.check(peer, step, partial(_has_come, segment), partial(_give_up, segment))
+            mesh.check_peers([Message(peer, step, is_sent=False)])
+        mesh.check_memory(peer, step, partial(_has_come, segment), partial(_give_up, segment))
 
 
 def _has_come(segment: Segment) -> bool:

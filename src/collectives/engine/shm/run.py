@@ -24,7 +24,7 @@ SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding 
 
 HEADER = 4096  # bytes of each rank before the slots: its count, and of its last two calls the signatures and the splits
 SIGNATURES, EACH_SIGNATURE = 128, 64
-SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `local.MOST_RANKS`
+SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `transport.MAX_RANKS_PER_HOST`
 SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
 SLOT = 1 << 20  # bytes of all chunks' slices
 REGION = 4 * SLOT  # of a rank: two slots for each of two blocks

@@ -2,7 +2,7 @@
 
 It has no name, and is gone with the last process that maps it, however that ends. The socket has one that nobody can
 guess, in the network namespace: hosts that are emulated by namespaces share no memory. Both ends check that the other
-is a process of the same user. Every rank also has connections to all others of the host (`peers`): they say that a rank
+is a process of the same user. Every rank also has connections to all others of the host (`mesh`): they say that a rank
 has failed, and end when it is killed.
 """
 
@@ -22,14 +22,13 @@ from weakref import finalize
 import numpy as np
 from torch import distributed as dist
 
-from collectives.engine import local
-from collectives.engine.agreement import meet
-from collectives.engine.exchange import everyones
+from collectives.engine.handshake import all_gather_bytes
 from collectives.engine.mesh import Mesh
 from collectives.engine.shm.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
-from collectives.processes import is_ours
+from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
 
 SECONDS = 30  # that the first rank may take to pass the memory on
+CREDENTIALS = struct.Struct("3i")  # process, user, group
 LIMIT = struct.pack("ll", SECONDS, 0)  # seconds and microseconds
 SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
@@ -51,7 +50,7 @@ class Segment:
         finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False  # a thread may still use it
         self.state, self.checked = new_state(self.address, ranks, mesh.rank % ranks), np.zeros(ranks, dtype=np.int64)
         self.signature = np.zeros(EACH_SIGNATURE, dtype=np.uint8)  # of a call that sends messages
-        self.state[SPINS] = SPINS_ALONE if mesh.spins == local.MANY_SPINS else 0
+        self.state[SPINS] = SPINS_ALONE if mesh.spins == MANY_SPINS else 0
 
 
 def _mapped(descriptor: int, nbytes: int) -> int:
@@ -73,7 +72,7 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
     with contextlib.ExitStack() as stack:
         first = mesh.on_host[0]
         name, listener = _listener(stack) if mesh.rank == first else (b"", None)
-        name = everyones(name, group)[first]
+        name = all_gather_bytes(name, group)[first]
         try:
             if listener:
                 found = _give(listener, mesh)
@@ -81,14 +80,14 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
                 found = _take(name, mesh)
         except OSError as error:
             warnings.warn(f"ranks of this host share no memory, so TCP serves: {error}", RuntimeWarning, stacklevel=2)
-    return found if all(everyones(b"1" if found else b"", group)) else None
+    return found if all(all_gather_bytes(b"1" if found else b"", group)) else None
 
 
 def _connect(mesh: Mesh) -> None:
-    """Connect with every rank of the host, both ways; the program's own calls are numbered from 1."""
+    """Connect with every rank of the host; the program's own calls are numbered from 1."""
     mesh.call -= 1
     with mesh.begin():
-        meet(mesh, [each for each in mesh.on_host if each != mesh.rank])
+        mesh.connect_all({*mesh.on_host} - {mesh.rank})
 
 
 def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:
@@ -96,7 +95,7 @@ def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]
     name = f"\0collectives/{secrets.token_hex(16)}".encode()
     try:
         listener.bind(name)
-        listener.listen(local.MOST_RANKS)
+        listener.listen(MAX_RANKS_PER_HOST)
     except OSError:
         return b"", None
     listener.settimeout(SECONDS)
@@ -136,3 +135,15 @@ def _take(name: bytes, mesh: Mesh) -> Segment:
         return Segment(descriptors[0], mesh)
     finally:
         os.close(descriptors[0])
+
+
+def is_ours(peer: socket.socket) -> bool:
+    """Return True if the process that connected has this process's user; the kernel says so, not the peer.
+
+    >>> one, other = socket.socketpair()
+    >>> with one, other:
+    ...     is_ours(one)
+    True
+    """
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return bool(CREDENTIALS.unpack(credentials)[1] == os.geteuid())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.engine.message import HEADER
+from collectives.engine.handshake import HEADER
 from collectives.engine.program import (
     Average,
     Decode,

@@ -1,4 +1,4 @@
-"""Which transport a group uses on this machine, and which of its ranks share memory."""
+"""The choice of a group's transport on this machine, and of the ranks that share memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ VARIABLE = "COLLECTIVES_TRANSPORT"
 TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
 MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a call with stages on hosts, and between them
 
-MOST_RANKS = 32  # of one host that share memory
+MAX_RANKS_PER_HOST = 32  # that share memory
 # How many times a rank polls its sockets, yielding in between, before it sleeps: about a millisecond, or 8 us.
 MANY_SPINS, FEW_SPINS = 2000, 16
 
 
-def published() -> Any:
-    """The module that executes on published buffers; None if `VARIABLE` is TCP, or the system is not Linux."""
+def shared_memory_or_none() -> Any:
+    """Return the module that executes on shared memory; None if `VARIABLE` is TCP, or the system is not Linux."""
     wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
     if wanted not in TRANSPORTS:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
-    return _published() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
+    return _shared_memory() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
 
 
 @cache
-def _published() -> Any:
+def _shared_memory() -> Any:
     try:
         return importlib.import_module("collectives.engine.shm")
     except ImportError:
@@ -36,7 +36,7 @@ def _published() -> Any:
 
 
 def ranks_per_host(addresses: Sequence[tuple[str, int]]) -> int:
-    """The ranks of a host, if they share memory: if ranks fill all hosts in order, and are not too many; otherwise 1.
+    """Return how many ranks of a host share memory: 1 unless ranks fill all hosts in order, and are not too many.
 
     >>> [ranks_per_host([(host, 0) for host in hosts]) for hosts in ("aabb", "aaab", "abab", "aa", "ab")]
     [2, 1, 1, 2, 1]
@@ -44,11 +44,11 @@ def ranks_per_host(addresses: Sequence[tuple[str, int]]) -> int:
     hosts = [host for host, _ in addresses]
     each = hosts.count(hosts[0])
     in_order = [host for host in dict.fromkeys(hosts) for _ in range(each)]
-    return each if hosts == in_order and each <= MOST_RANKS else 1
+    return each if hosts == in_order and each <= MAX_RANKS_PER_HOST else 1
 
 
 def spins(addresses: Sequence[tuple[str, int]], rank: int, background: bool) -> int:
-    """How many times the rank looks whether something has come from this host, before it sleeps.
+    """Return how many times the rank polls for data from this host before it sleeps.
 
     Sleeping and being woken costs 50 us and more. Spinning occupies a core that others may need: other ranks if this
     host has fewer cores than ranks, and the rank's own computation if its calls run in the background.

@@ -1,0 +1,199 @@
+"""The machine that "auto" goes by where none is named: links between ranks, measured when a group is first used.
+
+On shared memory a step and a byte are measured, and "auto" chooses by them. Messages cost nothing by themselves there,
+because a step that reads from all peers is one wait. So the closed forms of `collectives.autotune`, which count
+messages, do not hold.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from functools import cache
+from statistics import median
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from collectives.algorithms import build, candidates
+from collectives.autotune import MEASURED
+from collectives.contracts import ROOTED
+from collectives.engine.compile import as_plan
+from collectives.engine.execute import execute
+from collectives.engine.handshake import NO_CALL, all_gather_bytes
+from collectives.engine.mesh import Mesh
+from collectives.engine.program import Instruction, Plan, Recv, Send, Span, Task, Wait
+from collectives.engine.slots import slot_plan
+from collectives.engine.transport import shared_memory_or_none
+from collectives.machine import Link, Machine
+from collectives.traffic import traffic
+
+# Between hosts.
+SMALL = 8  # bytes of a message that shows the latency
+ROUNDS, BURST = 5, 8  # round trips; messages of a burst
+RATE_ROUNDS = 3  # of each larger message: a new TCP connection sends the first one slowly
+LARGE = (64 << 10, 512 << 10, 4 << 20)  # bytes of the messages that show the rate
+LONG = 3  # round trips: a message that takes longer shows the rate well enough
+SECONDS, TRIPS = 0.1, 30  # no larger message follows if it would end later: the longer of seconds and round trips
+
+# On shared memory: bytes of the calls that show a step's time, and a byte's.
+SMALL_CALL, LARGE_CALL = 8, 1 << 20
+ONE_STEP, TWO_STEPS = "one_shot", "two_shot"
+REPEATS = 25
+
+_LINK = struct.Struct("<ddd")  # latency, overhead, rate
+
+
+def measure_machine(mesh: Mesh, group: dist.ProcessGroup) -> Machine:
+    """Measure the machine that ranks see, the same on every rank: a link of the network, and one of shared memory.
+
+    Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are on different hosts.
+    All pairs measure together, because a collective uses all links together; with an odd p the last rank waits. Takes
+    about 30 round trips, or 0.1 s if that is longer. On one host all of a message's time is overhead. Every rank of a
+    group of 2 or more calls it.
+
+    Ranks that share memory measure a step and a byte there, and rank 0's result counts. If all ranks do, that is the
+    machine's only link.
+
+    Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
+    """
+    pairs = f"{mesh.size // 2} pairs of ranks"
+    if not mesh.segment:
+        return Machine(name=MEASURED, source=pairs, network=_measure_network(mesh, group))
+    measured = struct.pack("<dd", *_measure_shared_memory(mesh))
+    step, byte = struct.unpack("<dd", all_gather_bytes(measured, group)[0])
+    memory, ranks = Link(latency=step, overhead=0.0, rate=1 / byte), mesh.ranks_per_host
+    source = f"rank 0 of {ranks} that share memory"
+    if ranks == mesh.size:
+        return Machine(name=MEASURED, source=source, network=memory)
+    network = _measure_network(mesh, group)
+    return Machine(name=MEASURED, source=f"{pairs}, and {source}", ranks_per_node=ranks, inside=memory, network=network)
+
+
+def choose_by_reads(collective: str, p: int, nbytes: int, alpha: float, beta: float) -> str:
+    """Return the algorithm with the least ``alpha * steps + beta * bytes``, those that the busiest rank reads.
+
+    >>> [choose_by_reads("all_reduce", 4, nbytes, alpha=1e-5, beta=1e-9) for nbytes in (4, 1 << 20)]
+    ['one_shot', 'two_shot']
+    """
+
+    def seconds(name: str) -> float:
+        steps, share = steps_and_reads(collective, name, p)
+        return steps * alpha + share * nbytes * beta
+
+    return min(candidates(collective), key=seconds)
+
+
+@cache
+def steps_and_reads(collective: str, name: str, p: int) -> tuple[int, float]:
+    """Count the steps, and what the busiest rank reads as a share of the buffer; pipelines have one segment.
+
+    >>> steps_and_reads("all_reduce", "ring", 4)
+    (6, 1.5)
+    """
+    schedule = build(collective, name, p, root=0 if collective in ROOTED else None, segments=1)
+    return schedule.nsteps, max(traffic(schedule, schedule.k).received.tolist()) / schedule.k
+
+
+def _measure_shared_memory(mesh: Mesh) -> tuple[float, float]:
+    """Return the seconds of a step, and of a byte that is read: from all-reduces in one step, and in two."""
+    alpha = _time_call(mesh, ONE_STEP, SMALL_CALL)
+    share = steps_and_reads("all_reduce", TWO_STEPS, mesh.ranks_per_host)[1]
+    seconds = _time_call(mesh, TWO_STEPS, LARGE_CALL)
+    return alpha, max(seconds - 2 * alpha, seconds / 10) / (share * LARGE_CALL)
+
+
+def _time_call(mesh: Mesh, name: str, nbytes: int) -> float:
+    """Return the median seconds of an all-reduce on shared memory."""
+    p, shared_memory = mesh.ranks_per_host, shared_memory_or_none()
+    schedule, tensor = build("all_reduce", name, p), torch.zeros(nbytes // 4)
+    plan, edges, times = slot_plan(schedule, mesh.rank % p, {}), schedule.cut(tensor.numel()), list[float]()
+    longest = int(np.diff(edges).max())
+    made = shared_memory.ready(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        with mesh.begin():
+            shared_memory.execute(made, (tensor, tensor, tensor), mesh, agreed=False)
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+def _measure_network(mesh: Mesh, group: dist.ProcessGroup) -> Link:
+    """Measure the link between ranks of different hosts, or between any two if ranks share no memory."""
+    half, measured = mesh.size // 2, b""
+    with mesh.begin():
+        if mesh.rank < half:
+            measured = _LINK.pack(*_measure_link(Pair(mesh, mesh.rank + half, asks=True)))
+        elif mesh.rank < 2 * half:
+            _measure_link(Pair(mesh, mesh.rank - half, asks=False))
+    links = [_LINK.unpack(each) for each in all_gather_bytes(measured, group) if each]
+    latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
+    if not mesh.has_network:  # its cores work on a message all the time, so no rank can hide any of it
+        latency, overhead = 0.0, latency + overhead
+    return Link(latency=latency, overhead=overhead, rate=rate)
+
+
+class Pair:
+    """One rank's end of a pair: one of the two asks, and the other one answers. Both call the same methods in turn."""
+
+    def __init__(self, mesh: Mesh, peer: int, asks: bool) -> None:
+        self.mesh, self.peer, self.asks = mesh, peer, asks
+
+    def seconds(self, rounds: int, messages: int, nbytes: int, answer: int = 1) -> float:
+        """Return the median seconds of a round: from its first message until all ``answer`` bytes have arrived."""
+        plan = self._round(messages, Span(0, nbytes), Span(nbytes, nbytes + answer))
+        # Made by numpy: torch would fill a large one on several threads, which then spin while ranks measure.
+        memory, times = torch.from_numpy(np.zeros(nbytes + answer, dtype=np.uint8)), list[float]()
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            execute(plan, memory, None, self.mesh, None)
+            times.append(time.perf_counter() - begin)
+        return median(times)
+
+    def share(self, goes_on: bool) -> bool:
+        """Return what the asking rank has given: it sends ``goes_on``, and the other one receives it."""
+        byte = torch.tensor([goes_on], dtype=torch.uint8)
+        execute(self._plan([self._message(0, Span(0, 1), self.asks)]), byte, None, self.mesh, None)
+        return bool(byte[0])
+
+    def _round(self, messages: int, data: Span, answer: Span) -> Plan:
+        """Plan ``messages`` messages of the asking rank's, and an answer when all have arrived."""
+        asked = [self._message(i, data, self.asks) for i in range(messages)]
+        return self._plan([*asked, self._message(messages, answer, not self.asks)])
+
+    def _message(self, number: int, span: Span, is_sent: bool) -> Send | Recv:
+        if is_sent:
+            return Send(number, self.peer, number, (span,))
+        return Recv(number, self.peer, number, span)
+
+    def _plan(self, messages: list[Send | Recv]) -> Plan:
+        """Wait for what is received immediately, and for what is sent in the end."""
+        instructions, sent = list[Instruction](), list[Instruction]()
+        for each in messages:
+            instructions.append(each)
+            (instructions if isinstance(each, Recv) else sent).append(Wait(each.number))
+        return as_plan((Task((*instructions, *sent), ()),))
+
+
+def _measure_link(pair: Pair) -> tuple[float, float, float]:
+    """Return latency and overhead in seconds, and bytes per second, as the rank that asks measures them."""
+    pair.seconds(1, 1, SMALL)  # makes the connections
+    begin, trip = time.perf_counter(), pair.seconds(ROUNDS, 1, SMALL)
+    each = (pair.seconds(ROUNDS, BURST, SMALL) - trip) / (BURST - 1)
+    rate = _measure_rate(pair, trip, begin + max(SECONDS, TRIPS * trip))
+    alpha = trip / 2
+    overhead = min(max(each, 0.0), alpha)
+    return alpha - overhead, overhead, rate
+
+
+def _measure_rate(pair: Pair, trip: float, until: float) -> float:
+    """Return the bytes per second of the largest message that there was time for."""
+    rate = seconds = 0.0
+    for nbytes in LARGE:
+        end = time.perf_counter() + RATE_ROUNDS * (trip + nbytes / rate) if rate else 0.0
+        if not pair.share(seconds <= LONG * trip and end <= until):
+            break
+        seconds = pair.seconds(RATE_ROUNDS, 1, nbytes)
+        rate = nbytes / max(seconds - trip, seconds / 100)
+    return rate
