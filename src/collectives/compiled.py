@@ -1,7 +1,7 @@
 """Compile functions by numba, with a cache on disk that a change of a source in the function's folder empties.
 
-So does a change in the folders of what it calls. Numba compares the cached code only with the file of the function
-itself. It would go on running the old code of a function that this one calls from another file.
+So does a change in the files of what it calls in other folders. Numba compares the cached code only with the file of
+the function itself. It would go on running the old code of a function that this one calls from another file.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,10 @@ def compiled(function: Function) -> Function:
 
     A division by zero gives inf or nan, as in numpy. Raises RuntimeError if no folder can keep what is compiled.
     """
+    folder = Path(function.__code__.co_filename).parent
     called = [each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)]
-    for each in (function, *called):
-        _drop_stale(*(Path(code.co_filename).parent for code in (function.__code__, each.__code__)))
+    for source in (folder, *(Path(each.__code__.co_filename) for each in called)):
+        _drop_stale(folder, source if source.parent != folder else folder)
     try:
         return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError as error:
@@ -31,9 +32,10 @@ def compiled(function: Function) -> Function:
 
 
 @cache
-def _drop_stale(folder: Path, called: Path) -> None:
-    """Delete the folder's cache indexes that are older than the newest source of what it calls, once a process."""
-    newest = max((source.stat().st_mtime_ns for source in called.glob("*.py")), default=0)
+def _drop_stale(folder: Path, source: Path) -> None:
+    """Delete the folder's cache indexes that are older than a source, or the newest of a folder, once a process."""
+    sources = source.glob("*.py") if source.is_dir() else [source]
+    newest = max((each.stat().st_mtime_ns for each in sources if each.exists()), default=0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with suppress(OSError):  # another process was faster, or the folder is read-only
             if index.stat().st_mtime_ns < newest:

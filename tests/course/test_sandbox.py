@@ -265,7 +265,7 @@ def test_calls_that_nobody_needs_are_refused() -> None:
 
 @integration
 def test_the_library_waits_by_the_same_call_on_every_machine_that_has_a_filter() -> None:
-    code = "import platform, sys; from importlib import reload; from collectives.engine.tcp import system\n"
+    code = "import platform, sys; from importlib import reload; from collectives.engine import system\n"
     code += "for platform.machine in [lambda name=name: name for name in sys.argv[1:]]: print(reload(system).FUTEX)"
     printed = subprocess.check_output([sys.executable, "-c", code, *seccomp.MACHINES], text=True, timeout=100)
     assert [int(each) for each in printed.split()] == [seccomp.FUTEX[table] for table, _ in seccomp.MACHINES.values()]

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from collectives.engine import execute
 from collectives.engine.handshake import HEADER
-from collectives.engine.kernels.reductions import kernels
+from collectives.engine.kernels import kernels
 from collectives.engine.program import Flat, Instruction, Recv, Send, Span, Task, Wait
-from collectives.engine.tcp import arrays, run
-from collectives.engine.tcp.arrays import flatten
+from collectives.engine.tcp import execute, loop, state
+from collectives.engine.tcp.state import flatten
 
 CALL, SIGNATURE = 7, bytes(range(40))
 N = 1 << 20
@@ -28,11 +27,11 @@ class Rank:
 
     def __init__(self, stack: ExitStack, peers: int = 1, send_buffer: int = 1 << 16) -> None:
         self.tensor = np.random.default_rng(3).integers(0, 256, N, dtype=np.uint8)
-        self.links = arrays.new_links(peers)
+        self.links, self.descriptors = state.new_links(peers), np.full(peers, state.NONE, state.DESCRIPTORS)
         self.peers = [self._connect(stack, peer, send_buffer) for peer in range(peers)]
         self.listener, self.step_by_step, self.has_network = -1, False, False
         self.program: Flat
-        self.state: arrays.LoopState
+        self.state: state.LoopState
 
     def _connect(self, stack: ExitStack, peer: int, send_buffer: int) -> socket.socket:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -41,31 +40,31 @@ class Rank:
             theirs = stack.enter_context(server.accept()[0])
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         ours.setblocking(False)
-        self.links[peer, [arrays.OUT, arrays.INTO]] = ours.fileno()
+        self.descriptors[peer] = ours.fileno()
         return theirs
 
     def begin(self, *each: Sequence[Instruction]) -> None:
         """Tasks that wait for no other."""
         self.program = flatten(tuple(Task(tuple(task), ()) for task in each))
-        self.state = arrays.new_state(self.program, self.links)
+        self.state = state.new_state(self.program, self.links, self.descriptors)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
         numbers = len(self.peers), self.listener, self.step_by_step, self.has_network, 1, 0
-        arrays.CALL.pack_into(
+        state.CALL.pack_into(
             self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), 0, 0, 0, *numbers
         )
 
     def run(self) -> int:
         """What the loop gives: PAUSE after a tenth of a second."""
-        return int(run.run(self.program, self.state, execute.PAUSE_AFTER))
+        return int(loop.run(self.program, self.state, execute.PAUSE_AFTER))
 
     def wait(self, nanoseconds: int) -> int:
         """What waiting gives, for at most that time."""
-        return int(run.wait(self.program, self.state, run.now(self.state.times) + nanoseconds))
+        return int(loop.wait(self.program, self.state, loop.now(self.state.times) + nanoseconds))
 
     @property
     def failed(self) -> tuple[int, ...]:
         """Whether a connection has failed, whose, whether in sending, and why."""
-        return tuple(self.state.numbers[arrays.HAS_FAILED : arrays.FAILED_WHY + 1].tolist())
+        return tuple(self.state.numbers[state.HAS_FAILED : state.FAILED_WHY + 1].tolist())
 
 
 def header(size: int, step: int = 0, call: int = CALL, signature: bytes = SIGNATURE) -> bytes:
@@ -97,6 +96,6 @@ def come(peer: Any, size: int) -> bytes:
 def ended(rank: Rank, reader: threading.Thread) -> int:
     """How the loop ends, while a peer reads in this thread."""
     reader.start()
-    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != run.PAUSE), run.PAUSE)
+    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != loop.PAUSE), loop.PAUSE)
     reader.join(MOST_PAUSES / 10)
     return status

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from collectives.engine import mesh
-from collectives.engine.execute import execute
 from collectives.engine.handshake import NO_CALL
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Plan
+from collectives.engine.tcp.execute import execute
 
 LIMIT = 60.0
 

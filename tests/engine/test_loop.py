@@ -113,7 +113,7 @@ def refuse(*_):
 fcntl.flock = refuse
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    import collectives.engine.execute
+    import collectives.engine.tcp.execute
     from collectives.engine.transport import shared_memory_or_none
     print(bool(shared_memory_or_none()), *(each.message for each in said), sep="|")
 """

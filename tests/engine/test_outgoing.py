@@ -10,8 +10,8 @@ import pytest
 from lone_rank import N, Rank, come, ended, header, send
 
 from collectives.engine.handshake import HEADER
-from collectives.engine.tcp import arrays, run
-from collectives.engine.tcp.outgoing import BANDWIDTH_DELAY, LARGE_BUFFER, SMALL_BUFFER
+from collectives.engine.tcp import loop, state
+from collectives.engine.tcp.loop import BANDWIDTH_DELAY, LARGE_BUFFER, SMALL_BUFFER
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120, method="thread")]
 
@@ -47,74 +47,74 @@ def go_on(rank: Rank, size: int) -> int:
 def test_a_later_step_waits_until_the_earlier_one_has_left(rank: Rank, has_network: bool) -> None:
     rank.has_network = has_network
     rank.begin(send(N), send(100, number=1, peer=1, step=1))
-    assert rank.run() == run.PAUSE
+    assert rank.run() == loop.PAUSE
     assert not has_come(rank.peers[1])
-    assert go_on(rank, N) == run.FINISHED
+    assert go_on(rank, N) == loop.FINISHED
     assert come(rank.peers[1], HEADER.size) == header(100, step=1)
 
 
 def test_what_the_system_has_taken_has_not_left_yet(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1))
-    assert roomy.run() == run.PAUSE
-    assert roomy.links[:, arrays.LEAVING].tolist() == [0, arrays.LEFT, arrays.LEFT]
-    assert roomy.links[0, arrays.SEND_BUFFER] == SMALL_BUFFER, "it is told when there is room"
+    assert roomy.run() == loop.PAUSE
+    assert roomy.links[:, state.IN_FLIGHT].tolist() == [0, state.NEVER, state.NEVER]
+    assert roomy.links[0, state.SEND_BUFFER] == SMALL_BUFFER, "it is told when there is room"
     assert not has_come(roomy.peers[1])
-    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == run.FINISHED
+    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == loop.FINISHED
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
 def test_on_one_host_it_has(roomy: Rank) -> None:
     roomy.has_network = False
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1))
-    assert roomy.run() == run.FINISHED
+    assert roomy.run() == loop.FINISHED
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
-@pytest.mark.parametrize(("size", "leaving"), [(BANDWIDTH_DELAY, arrays.LEFT), (BANDWIDTH_DELAY + 1, 5)])
-def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(roomy: Rank, size: int, leaving: int) -> None:
+@pytest.mark.parametrize(("size", "in_flight"), [(BANDWIDTH_DELAY, state.NEVER), (BANDWIDTH_DELAY + 1, 5)])
+def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(roomy: Rank, size: int, in_flight: int) -> None:
     roomy.begin(send(size, step=5))
-    assert roomy.run() == run.FINISHED
-    assert roomy.links[0, arrays.LEAVING] == leaving
+    assert roomy.run() == loop.FINISHED
+    assert roomy.links[0, state.IN_FLIGHT] == in_flight
 
 
 def test_a_short_message_behind_a_long_one_leaves_after_it(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, step=1), send(100, number=2, peer=1, step=1))
-    assert roomy.run() == run.FINISHED
-    assert roomy.links[0, arrays.LEAVING] == 1
+    assert roomy.run() == loop.FINISHED
+    assert roomy.links[0, state.IN_FLIGHT] == 1
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
 def test_an_earlier_step_overtakes_what_waits(rank: Rank) -> None:
     rank.begin(send(N, step=1), send(N, number=1, peer=1, step=2), send(100, number=2, peer=2))
-    assert rank.run() == run.PAUSE
+    assert rank.run() == loop.PAUSE
     assert come(rank.peers[2], HEADER.size) == header(100)
     assert not has_come(rank.peers[1])
 
 
 def test_those_of_one_step_share_the_link(rank: Rank) -> None:
     rank.begin(send(N), send(N, number=1, peer=1))
-    assert rank.run() == run.PAUSE
+    assert rank.run() == loop.PAUSE
     assert come(rank.peers[1], HEADER.size) == header(N)
 
 
 def test_a_pipeline_sends_what_is_there(rank: Rank) -> None:
     rank.step_by_step = False
     rank.begin(send(N), send(100, number=1, peer=1, step=5))
-    assert rank.run() == run.PAUSE
+    assert rank.run() == loop.PAUSE
     assert come(rank.peers[1], HEADER.size) == header(100, step=5)
 
 
 def test_a_step_of_the_next_call_is_a_later_one(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY, step=9))
-    assert roomy.run() == run.FINISHED
+    assert roomy.run() == loop.FINISHED
     roomy.begin(send(100, peer=1))
-    assert roomy.run() == run.PAUSE
+    assert roomy.run() == loop.PAUSE
     assert not has_come(roomy.peers[1])
-    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == run.FINISHED
+    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == loop.FINISHED
 
 
 def test_the_next_long_message_has_room_again(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1), send(N // 4, number=2, step=2))
-    assert roomy.run() == run.PAUSE
-    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == run.FINISHED
-    assert roomy.links[0, arrays.SEND_BUFFER] == LARGE_BUFFER
+    assert roomy.run() == loop.PAUSE
+    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == loop.FINISHED
+    assert roomy.links[0, state.SEND_BUFFER] == LARGE_BUFFER

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.engine.kernels.reductions import kernels
+from collectives.engine.kernels import BLOCK, combine, divide, kernels
 from collectives.engine.reduce import COMBINE, HALF
-from collectives.engine.tcp.reducing import BLOCK, combine, divide
 
 pytestmark = pytest.mark.integration  # compiles
 

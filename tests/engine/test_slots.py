@@ -11,12 +11,12 @@ from torch import distributed as dist
 
 from collectives.algorithms import build, executable
 from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
-from collectives.engine.kernels.reductions import kernels
+from collectives.engine import system
+from collectives.engine.kernels import kernels
 from collectives.engine.program import compact, completed, stages
 from collectives.engine.shm import run
 from collectives.engine.shm.executor import slice_length
 from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SlotPlan, slot_plan
-from collectives.engine.tcp import system
 from collectives.interpret import apply
 from collectives.schedule import Schedule, Step
 

@@ -24,9 +24,9 @@ from collectives.bench.measure import OPS, reduced, values
 from collectives.engine.call import Call
 from collectives.engine.communicator import communicator
 from collectives.engine.compile import plan
-from collectives.engine.execute import execute
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Plan
+from collectives.engine.tcp.execute import execute
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.summation import is_alike, summation

@@ -17,9 +17,9 @@ import collectives
 from collectives.engine import mesh
 from collectives.engine.communicator import communicator
 from collectives.engine.compile import as_plan
-from collectives.engine.execute import execute
 from collectives.engine.handshake import HANDSHAKE, HEADER, NO_CALL, MessageError
 from collectives.engine.program import Recv, Send, Span, Task, Wait
+from collectives.engine.tcp.execute import execute
 
 Report = Callable[[dict[str, Any]], None]
 Call = Callable[[Any], object]

@@ -11,10 +11,10 @@ from itertools import count
 import torch
 
 from collectives.engine.compile import as_plan
-from collectives.engine.execute import execute
 from collectives.engine.handshake import BARRIER
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Plan, Recv, Send, Span, Task, Wait
+from collectives.engine.tcp.execute import execute
 
 SENT, RECEIVED = Span(0, 1), Span(1, 2)
 

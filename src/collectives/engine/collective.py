@@ -14,12 +14,12 @@ from collectives.engine.buffers import fill, hand_over, scratch_of, tensors
 from collectives.engine.call import Call, Performed
 from collectives.engine.codec import decode, encode, whole_blocks
 from collectives.engine.communicator import Communicator, communicator, group_of
-from collectives.engine.execute import execute
 from collectives.engine.handshake import MessageError, global_ranks
 from collectives.engine.mesh import Mesh
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
 from collectives.engine.program import COMPILED, PYTHON, Plan
+from collectives.engine.tcp.execute import execute
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory_or_none
 
 

@@ -34,7 +34,7 @@ from collectives.engine.program import (
     places,
     step_messages,
 )
-from collectives.engine.tcp.arrays import flatten
+from collectives.engine.tcp.state import flatten
 from collectives.schedule import Ints, Schedule
 from collectives.wire import FLOAT, WIRES
 

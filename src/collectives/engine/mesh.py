@@ -8,7 +8,7 @@ few messages, because they share memory.
 Each rank listens, and accepts a peer that shows the group's token. Every pair of ranks has one connection each way,
 made when it is first needed. The compiled loop (`tcp`) sends and receives over them. It reads only messages that have
 been asked for. All others stay in the system's buffers, and when these are full TCP holds their sender back: a rank
-that is ahead does not take the link away from one that is behind. (`tcp.outgoing` says how a rank does not take it away
+that is ahead does not take the link away from one that is behind. (`tcp.loop` says how a rank does not take it away
 from itself.) A rank asks for a peer's messages in the order in which they are sent.
 
 A call has the timeout of its group. A rank that fails sends others an abort, so that each reports the cause and not a
@@ -30,11 +30,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
 from collectives.engine import transport
-from collectives.engine.cache import BoundedCache
 from collectives.engine.handshake import (
     BARRIER,
     GONE,
@@ -50,7 +50,6 @@ from collectives.engine.handshake import (
     peek,
     send_to_all,
 )
-from collectives.engine.tcp.arrays import INTO, OUT, new_links
 
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
 POLL_INTERVAL = 1.0  # seconds after which a rank that waits looks for aborts and for overdue handshakes
@@ -114,7 +113,8 @@ class Connections:
         self.into: dict[int, socket.socket] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
         self._aborts: dict[int, AbortError] = {}  # by the peer that sent it
-        self.links = new_links(self.size)  # for the loop
+        # Their descriptors, -1 without: for the compiled loop.
+        self.descriptors = np.full(self.size, -1, [("out", np.int64), ("into", np.int64)])
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self.listener, select.POLLIN, self._on_connection)
 
@@ -197,7 +197,7 @@ class Connections:
             self.lose(peer, True, error)
             return
         self.out[peer] = self._dialed.pop(peer)
-        self.links[peer, OUT] = dialed.fileno()
+        self.descriptors[peer]["out"] = dialed.fileno()
 
     def _on_connection(self) -> None:
         """Take a connection from the listener; it is pending until its whole handshake has come."""
@@ -235,7 +235,7 @@ class Connections:
         connection.recv(HANDSHAKE.size)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         self.into[peer] = connection
-        self.links[peer, INTO] = connection.fileno()
+        self.descriptors[peer]["into"] = connection.fileno()
 
     def _reject(self, connection: socket.socket) -> None:
         self._ignore(connection.fileno())
@@ -251,8 +251,7 @@ class Mesh(Connections):
         self.deadline, self._last_poll, self._has_aborted = 0.0, 0.0, False
         self._awaited: set[int] = set()  # peers that this rank waited for when the loop last paused
         self.segment: Any = None  # memory that all ranks of this host share
-        # Arrays of the compiled loop, and the programs that they are for.
-        self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
+        self.loop: Any = None  # arrays of the compiled loop over these connections
 
     def begin(self, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.

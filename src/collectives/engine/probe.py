@@ -20,11 +20,11 @@ from collectives.algorithms import build, candidates
 from collectives.autotune import MEASURED
 from collectives.contracts import ROOTED
 from collectives.engine.compile import as_plan
-from collectives.engine.execute import execute
 from collectives.engine.handshake import NO_CALL, all_gather_bytes
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Instruction, Plan, Recv, Send, Span, Task, Wait
 from collectives.engine.slots import slot_plan
+from collectives.engine.tcp.execute import execute
 from collectives.engine.transport import shared_memory_or_none
 from collectives.machine import Link, Machine
 from collectives.traffic import traffic

@@ -108,7 +108,7 @@ class Task(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """The same program as arrays, which `tcp.arrays` describes."""
+    """The same program as arrays, which `tcp.state` describes."""
 
     tasks: Ints
     after: Ints

@@ -4,7 +4,7 @@ import platform
 
 from collectives.engine.shm.executor import Ready, enter, execute, ready
 from collectives.engine.shm.segment import share
-from collectives.engine.tcp.system import FUTEX
+from collectives.engine.system import FUTEX
 
 __all__ = ["Ready", "enter", "execute", "ready", "share"]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from collectives.engine.handshake import NO_CALL, Message, check_header
-from collectives.engine.kernels.reductions import Kernels, kernels
+from collectives.engine.kernels import Kernels, kernels
 from collectives.engine.mesh import Mesh
 from collectives.engine.shm.run import (
     AGREED,
@@ -47,7 +47,7 @@ from collectives.engine.shm.run import (
 )
 from collectives.engine.shm.segment import Segment
 from collectives.engine.slots import SlotPlan, nothing
-from collectives.engine.tcp.system import one_at_a_time
+from collectives.engine.system import one_at_a_time
 from collectives.schedule import Ints
 
 Tensors = tuple[torch.Tensor | None, ...]  # memory of the rank's own, its data, and where its result goes

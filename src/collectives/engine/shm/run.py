@@ -10,10 +10,9 @@ next counts on, however late, so of the two either both go on or none.
 import numpy as np
 
 from collectives.compiled import compiled
+from collectives.engine.kernels import combine, divide
 from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan
-from collectives.engine.tcp.atomics import fence, load, store, swap
-from collectives.engine.tcp.reducing import combine, divide
-from collectives.engine.tcp.system import BILLION, memmove, now, sched_yield, sleep, wake
+from collectives.engine.system import BILLION, fence, load, memmove, now, sched_yield, sleep, store, swap, wake
 from collectives.schedule import Ints
 
 # What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from collectives.engine.program import (
 )
 from collectives.schedule import Ints
 
+Records = Any  # a structured array: in compiled code, fields are attributes of its elements
 # The program. Kinds of instructions.
 SEND, RECV, WAIT, REDUCE, AVERAGE, ENCODE, DECODE = range(7)
 KINDS = {Reduce: REDUCE, Average: AVERAGE, Encode: ENCODE, Decode: DECODE}
@@ -51,16 +52,16 @@ READY, BLOCKED, DONE = range(3)
 # Columns of a peer: the first and last message out and in; how many bytes wake us. Two more have lists: of those for
 # which something waits to be sent, and of those to be read from.
 OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_WATER, UNSENT, SOURCE = range(7)
-# Columns of a link, which the mesh keeps from call to call: the sockets to and from the peer, NONE without; the send
-# buffer that was asked for; the step of the last long message, as long as it may be on its way out, or LEFT.
-OUT, INTO, SEND_BUFFER, LEAVING = range(4)
-LEFT = 1 << 62  # later than any step
-# Numbers of the call, which `CALL` packs: addresses of the tensor and of scratch memory; the kernels of `reducing`, the
-# last of which is the bytes of an element; of a wire what encodes, what decodes, and the bits of an element; ranks; the
-# socket that listens; whether a step's messages leave before a later one's; whether they cross a network; how often a
-# rank polls its sockets before it sleeps; whether the loop has begun. Then its own: how many peers the lists have; the
-# first task that is not done; what failed: on whose connection, which way, and the system's reason or one of those
-# below.
+DESCRIPTORS = np.dtype([("out", np.int64), ("into", np.int64)])  # of the sockets to and from a peer, NONE without
+# Columns of a link, which is kept from call to call: the send buffer that was asked for; the step of the last long
+# message, as long as it may be in flight, or NEVER.
+SEND_BUFFER, IN_FLIGHT = range(2)
+NEVER = 1 << 62  # later than any step
+# Numbers of the call, which `CALL` packs: addresses of the tensor and of scratch memory; the kernels, the last of which
+# is the bytes of an element; of a codec what encodes, what decodes, and the bits of an element; ranks; the socket that
+# listens; whether a step's messages leave before a later one's; whether they cross a network; how often a rank polls
+# its sockets before it sleeps; whether the loop has begun. Then its own: how many peers the lists have; the first task
+# that is not done; what failed: on whose connection, which way, and the system's reason or one of those below.
 TENSOR, SCRATCH_MEMORY, KERNELS = range(3)
 SIZE, CODING, RANKS, LISTENER, BY_STEP, NETWORK, SPINS, BEGUN = (KERNELS + at for at in (4, 5, 8, 9, 10, 11, 12, 13))
 UNSENTS, SOURCES, FIRST_TASK = range(16, 19)
@@ -131,20 +132,21 @@ class LoopState(NamedTuple):
     peers: Ints
     numbers: Ints
     header: Ints  # of all messages of the call, without their step and length
-    links: Ints  # the mesh's own, by peer
+    links: Ints  # by peer
+    descriptors: Records  # of DESCRIPTORS, by peer
     polls: Ints
     parts: Ints
     times: Ints
 
 
 def new_links(peers: int) -> Ints:
-    """Links to so many peers, none of which is connected."""
-    return np.array([[NONE, NONE, 0, LEFT]] * peers, dtype=np.int64)
+    """Make the links to so many peers."""
+    return np.array([[0, NEVER]] * peers, dtype=np.int64)
 
 
-def new_state(program: Flat, links: Ints) -> LoopState:
-    """Arrays for one program, call after call; the loop fills them when it begins."""
+def new_state(program: Flat, links: Ints, descriptors: Records) -> LoopState:
+    """Make the arrays for one program, call after call; the loop fills them when it begins."""
     peers = len(links)
     sizes = (program.messages, NEXT + 1), (len(program.tasks), STATUS + 1), (peers, SOURCE + 1), NUMBERS, HEADER_WORDS
     arrays = [np.zeros(size, dtype=np.int64) for size in (*sizes, 3 * peers + 1, 2 * MOST_PARTS, 2)]
-    return LoopState._make([*arrays[:5], links, *arrays[5:]])
+    return LoopState._make([*arrays[:5], links, descriptors, *arrays[5:]])

@@ -11,19 +11,24 @@ import os
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
+from collectives.engine.cache import BoundedCache
+from collectives.engine.codec import codec_kernels
 from collectives.engine.handshake import GONE, HEADER, Message, check_header
-from collectives.engine.kernels.reductions import kernels
-from collectives.engine.kernels.wires import coding
+from collectives.engine.kernels import kernels
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Flat, Plan
-from collectives.engine.tcp.arrays import (
+from collectives.engine.system import BILLION, one_at_a_time
+from collectives.engine.tcp.loop import FAILED, FINISHED, run
+from collectives.engine.tcp.state import (
     AT,
     BLOCKED,
     BODY,
     CALL,
     CLOSED,
+    DESCRIPTORS,
     DIFFERENT,
     FAILED_PEER,
     FAILED_SENDING,
@@ -31,6 +36,7 @@ from collectives.engine.tcp.arrays import (
     HEADER_WORDS,
     INSTRUCTION,
     INTO_FIRST,
+    NONE,
     NUMBER,
     OUT_FIRST,
     SEND,
@@ -40,23 +46,21 @@ from collectives.engine.tcp.arrays import (
     new_links,
     new_state,
 )
-from collectives.engine.tcp.run import FAILED, FINISHED, run
-from collectives.engine.tcp.system import BILLION, one_at_a_time
-from collectives.schedule import Ints
 
 # Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a handshake is pending.
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
 def execute(
-    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, mesh: Mesh, op: Any, wire: str | None = None
+    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, mesh: Mesh, op: Any, codec: str | None = None
 ) -> None:
-    """Execute a plan of messages within a call; without an op nothing is reduced, with a wire messages are coded.
+    """Execute a plan of messages within a call; without an op nothing is reduced, with a codec messages are encoded.
 
     Raises MessageError, which names step and peer, if a peer is lost, gives up, calls differently, or is late.
     """
     mesh.connect(made.first_sends)
-    program, state = made.flat, _state(made.flat, mesh)
+    mesh.loop = mesh.loop or _Loop(mesh)
+    program, state = made.flat, mesh.loop.state(made.flat)
     HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
     CALL.pack_into(
         state.numbers.data,
@@ -64,7 +68,7 @@ def execute(
         tensor.data_ptr(),
         tensor.data_ptr() if scratch is None or not made.scratch else scratch.data_ptr(),
         *kernels(op, tensor.dtype),
-        *(coding(wire) if wire else (0, 0, 0)),
+        *(codec_kernels(codec) if codec else (0, 0, 0)),
         mesh.size,
         mesh.listener.fileno(),
         made.exchanges,
@@ -76,14 +80,22 @@ def execute(
         _look(program, state, mesh, status == FAILED)
 
 
-def _state(program: Flat, mesh: Mesh) -> LoopState:
-    """The arrays for a program, which the mesh keeps: one of its calls runs at a time."""
-    kept: tuple[Flat, LoopState] = mesh.kept.get(id(program), partial(_made, program, mesh.links))
-    return kept[1]
+class _Loop:
+    """The arrays of the loop over one mesh, one of whose calls runs at a time."""
 
+    def __init__(self, mesh: Mesh) -> None:
+        self._links, self._descriptors = new_links(mesh.size), mesh.descriptors
+        self._kept = BoundedCache[tuple[Flat, LoopState]](
+            lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1]))
+        )
 
-def _made(program: Flat, links: Ints) -> tuple[Flat, LoopState]:
-    return program, new_state(program, links)  # both, because another program could get the number of one that went
+    def state(self, program: Flat) -> LoopState:
+        """Return the arrays for a program."""
+        return self._kept.get(id(program), partial(self._make, program))[1]
+
+    def _make(self, program: Flat) -> tuple[Flat, LoopState]:
+        # Both, because another program could get the number of one that went.
+        return program, new_state(program, self._links, self._descriptors)
 
 
 def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None:
@@ -123,7 +135,7 @@ def _compile() -> None:
     """Run an empty program, one process at a time: the others find its code in the cache."""
     with one_at_a_time(__file__):
         program = flatten(())
-        run(program, new_state(program, new_links(1)), 0)
+        run(program, new_state(program, new_links(1), np.full(1, NONE, DESCRIPTORS)), 0)
 
 
 _compile()

@@ -1,0 +1,300 @@
+"""Kernels: compiled functions of three addresses and a count, for one op and dtype at a time, and their use on spans.
+
+They combine two arrays into a third, divide a sum, and convert float16 and bfloat16 to float32 and back, rounded as
+torch rounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numba import cfunc, types
+from torch import distributed as dist
+
+from collectives.compiled import compiled
+from collectives.engine.system import call_kernel, memmove
+from collectives.schedule import Ints
+
+Array = Any
+Kernel = Callable[[Array, Array, Any, int], None]  # into, one, other: mostly an array, too; elements
+
+
+def array_of(kind: Any) -> Any:
+    """The type of an argument that is an array of these."""
+    return types.CPointer(kind)  # type: ignore[no-untyped-call]
+
+
+BYTES, HALVES, FLOATS = (array_of(each) for each in (types.uint8, types.uint16, types.float32))
+
+
+def address(kernel: Kernel, into: Any, one: Any, other: Any) -> int:
+    """Compile a kernel for arguments of these types; its address."""
+    return int(_compiled(kernel, into, one, other).address)
+
+
+@cache  # compiled code lives as long as its object
+def _compiled(kernel: Kernel, into: Any, one: Any, other: Any) -> Any:
+    return cfunc(types.void(into, one, other, types.int64), cache=True, error_model="numpy")(kernel)
+
+
+# Conversions of half types.
+# numpy's uint32. A sum or a shift of two has 64 bits in numba; it is cut at once, so that a vector holds more of them.
+Word = Any
+MAGNITUDE, INFINITE = (
+    np.uint32(0x7FFFFFFF),
+    np.uint32(0x7F800000),
+)  # of a float32: the bits without the sign, and infinity
+
+
+@compiled
+def as_float(bits: Word) -> Any:
+    """The float32 of these bits."""
+    return np.uint32(bits).view(np.float32)
+
+
+@compiled
+def as_bits(value: Any) -> Word:
+    """The bits of a float32."""
+    return np.float32(value).view(np.uint32)
+
+
+@compiled
+def shorter(size: Word, drop: int, bias: int) -> Word:
+    """The code of the short float that is nearest to a float32, or of the even one of two; both without their signs.
+
+    The short type has ``drop`` bits fewer after the point, and this bias. A larger number overflows to the next code.
+    """
+    # Subnormal numbers are as far apart as the least normal ones.
+    power = max(size & INFINITE, np.uint32((128 - bias) << 23))
+    # Of the sum with this, the last bit is the last one that is kept, to which the processor rounds a sum.
+    ruler = np.uint32(power + np.uint32(drop << 23))
+    count = np.uint32(as_bits(as_float(size) + as_float(ruler)) - ruler)
+    return np.uint32(count + np.uint32(power >> np.uint32(drop)) - np.uint32((128 - bias) << (23 - drop)))
+
+
+@compiled
+def longer(code: Word, drop: int, bias: int) -> Word:
+    """The bits of the float32 that is equal to a short float; both without their signs."""
+    shifted, ruler = np.uint32(code << np.uint32(drop)), np.uint32((128 - bias + drop) << 23)
+    subnormal = as_bits(as_float(ruler + code) - as_float(ruler))
+    return np.uint32(subnormal if shifted < np.uint32(1 << 23) else shifted + np.uint32((127 - bias) << 23))
+
+
+def widen_float16(into: Array, one: Array, _: Array, count: int) -> None:
+    """As float32."""
+    for i in range(count):
+        code = np.uint32(one[i] & 0x7FFF)
+        size = longer(code, 13, 15) | (INFINITE if code >= np.uint32(0x7C00) else np.uint32(0))
+        into[i] = as_float(size | np.uint32(np.uint32(one[i] & 0x8000) << np.uint32(16)))
+
+
+def narrow_float16(into: Array, one: Array, _: Array, count: int) -> None:
+    """Rounded to the nearest, or to the even one of two."""
+    for i in range(count):
+        bits = as_bits(one[i])
+        size = bits & MAGNITUDE
+        code = np.uint32(0x7E00) if size > INFINITE else shorter(min(size, np.uint32(143 << 23)), 13, 15)
+        into[i] = code | (np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000))
+
+
+def widen_bfloat16(into: Array, one: Array, _: Array, count: int) -> None:
+    """As float32, of which these are the first two bytes."""
+    for i in range(count):
+        into[i] = as_float(np.uint32(one[i]) << np.uint32(16))
+
+
+def narrow_bfloat16(into: Array, one: Array, _: Array, count: int) -> None:
+    """Rounded to the nearest, or to the even one of two."""
+    for i in range(count):
+        bits = as_bits(one[i])
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        into[i] = rounded if one[i] == one[i] else 0x7FC0
+
+
+CONVERSIONS: dict[torch.dtype, tuple[Kernel, Kernel]] = {
+    torch.float16: (widen_float16, narrow_float16),
+    torch.bfloat16: (widen_bfloat16, narrow_bfloat16),
+}
+
+
+# Ops.
+
+
+def add(into: Array, one: Array, other: Array, count: int) -> None:
+    """The sum, element by element, as the other functions here."""
+    for i in range(count):
+        into[i] = one[i] + other[i]
+
+
+def multiply(into: Array, one: Array, other: Array, count: int) -> None:
+    """The product."""
+    for i in range(count):
+        into[i] = one[i] * other[i]
+
+
+def maximum(into: Array, one: Array, other: Array, count: int) -> None:
+    """The larger one; not a number if either is not."""
+    for i in range(count):
+        a, b = one[i], other[i]
+        into[i] = a if a >= b or a != a else b
+
+
+def minimum(into: Array, one: Array, other: Array, count: int) -> None:
+    """The smaller one; not a number if either is not."""
+    for i in range(count):
+        a, b = one[i], other[i]
+        into[i] = a if a <= b or a != a else b
+
+
+def bitwise_and(into: Array, one: Array, other: Array, count: int) -> None:
+    """Bits that both have; of bools "and"."""
+    for i in range(count):
+        into[i] = one[i] & other[i]
+
+
+def bitwise_or(into: Array, one: Array, other: Array, count: int) -> None:
+    """Bits that either has; of bools "or", which is their sum, too."""
+    for i in range(count):
+        into[i] = one[i] | other[i]
+
+
+def bitwise_xor(into: Array, one: Array, other: Array, count: int) -> None:
+    """Bits that one of the two has."""
+    for i in range(count):
+        into[i] = one[i] ^ other[i]
+
+
+def divide_floats(into: Array, one: Array, ranks: int, count: int) -> None:
+    """A sum divided by a number: in float64, rounded once, which is right for float32, too."""
+    for i in range(count):
+        into[i] = one[i] / ranks
+
+
+def divide_integers(into: Array, one: Array, ranks: int, count: int) -> None:
+    """A sum of integers divided towards zero."""
+    for i in range(count):
+        a = types.int64(one[i])
+        into[i] = a // ranks if a >= 0 else -(-a // ranks)
+
+
+KERNELS: dict[Any, Kernel] = {
+    dist.ReduceOp.SUM: add,
+    dist.ReduceOp.AVG: add,
+    dist.ReduceOp.PRODUCT: multiply,
+    dist.ReduceOp.MAX: maximum,
+    dist.ReduceOp.MIN: minimum,
+    dist.ReduceOp.BAND: bitwise_and,
+    dist.ReduceOp.BOR: bitwise_or,
+    dist.ReduceOp.BXOR: bitwise_xor,
+}
+# numpy's sum of bools is their "or", their product is their "and".
+OF_BOOLS: dict[Kernel, Kernel] = {add: bitwise_or, maximum: bitwise_or, multiply: bitwise_and, minimum: bitwise_and}
+
+
+class Kernels(NamedTuple):
+    """Addresses of what combines two arrays, divides a sum, widens and rounds; 0 for what is not needed.
+
+    ``size`` are the bytes of an element.
+    """
+
+    combine: int
+    divide_floats: int
+    widen: int
+    narrow: int
+    size: int
+
+
+@cache
+def kernels(op: Any, dtype: torch.dtype) -> Kernels:
+    """What reduces this dtype by this op; what is only moved needs none."""
+    if op is None:
+        return Kernels(0, 0, 0, 0, dtype.itemsize)
+    kernel = KERNELS[op]
+    if dtype == torch.bool:
+        return Kernels(address(OF_BOOLS.get(kernel, kernel), *3 * [BYTES]), 0, 0, 0, 1)
+    widen, narrow = CONVERSIONS.get(dtype, (None, None))
+    wide = array_of(getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch.")))
+    by = divide_floats if dtype.is_floating_point else divide_integers
+    return Kernels(
+        address(kernel, wide, wide, wide),
+        address(by, wide, wide, types.int64) if op == dist.ReduceOp.AVG else 0,
+        address(widen, wide, HALVES, HALVES) if widen else 0,
+        address(narrow, HALVES, wide, wide) if narrow else 0,
+        dtype.itemsize,
+    )
+
+
+# What `kernels` returns: addresses, 0 for what is not needed, and bytes of an element.
+COMBINE, DIVIDE, WIDEN, NARROW, SIZE = range(5)
+BLOCK = 512  # elements of a sum that is kept aside, in the cache, until it is whole
+WIDEST = 8  # bytes
+
+
+@compiled
+def combine(kernels: Ints, into: int, operands: Ints, count: int) -> None:
+    """Combine what is at these addresses, in their order, into a place, which may be one of them.
+
+    Half types are widened to float32, and rounded once.
+    """
+    if len(operands) == 1:
+        memmove(into, operands[0], count * kernels[SIZE])
+    elif len(operands) == 2 and not kernels[WIDEN] and into not in (operands[0], operands[1]):
+        call_kernel(kernels[COMBINE], into, operands[0], operands[1], count)
+    else:
+        aside = np.empty(4 * BLOCK * WIDEST, np.uint8)  # an argument: after its last use numba would free it
+        for done in range(0, count, BLOCK):
+            _combine_block(kernels, into, operands, done * kernels[SIZE], min(BLOCK, count - done), aside)
+
+
+@compiled
+def _combine_block(kernels: Ints, into: int, operands: Ints, at: int, count: int, memory: Any) -> None:
+    """Combine aside, in the cache, because the place may be an operand that is needed later.
+
+    No kernel writes what it reads: it would go element by element.
+    """
+    aside, each = memory.ctypes.data, BLOCK * WIDEST
+    total = _wide(kernels, operands[0] + at, aside, count)
+    for nth in range(1, len(operands)):
+        other = _wide(kernels, operands[nth] + at, aside + each, count)
+        place = aside + (2 + nth % 2) * each
+        call_kernel(kernels[COMBINE], place, total, other, count)
+        total = place
+    if kernels[NARROW]:
+        call_kernel(kernels[NARROW], into + at, total, 0, count)
+    else:
+        memmove(into + at, total, count * kernels[SIZE])
+
+
+@compiled
+def _wide(kernels: Ints, operand: int, aside: int, count: int) -> int:
+    """Where an operand is in the type in which it is combined: there, or aside."""
+    if not kernels[WIDEN]:
+        return operand
+    call_kernel(kernels[WIDEN], aside, operand, 0, count)
+    return aside
+
+
+@compiled
+def divide(kernels: Ints, at: int, count: int, ranks: int) -> None:
+    """Make an average of a sum, if the op is one."""
+    if not kernels[DIVIDE]:
+        return
+    if not kernels[WIDEN]:
+        call_kernel(kernels[DIVIDE], at, at, ranks, count)
+        return
+    aside = np.empty(BLOCK * WIDEST, np.uint8)
+    for done in range(0, count, BLOCK):
+        _divide_block(kernels, at + done * kernels[SIZE], min(BLOCK, count - done), ranks, aside)
+
+
+@compiled
+def _divide_block(kernels: Ints, at: int, count: int, ranks: int, memory: Any) -> None:
+    """Divide in the wide type, aside."""
+    aside = memory.ctypes.data
+    call_kernel(kernels[WIDEN], aside, at, 0, count)
+    call_kernel(kernels[DIVIDE], aside, aside, ranks, count)
+    call_kernel(kernels[NARROW], at, aside, 0, count)

@@ -1,0 +1,624 @@
+"""The loop, compiled: run the tasks whose inputs are there, wait for messages, send and read them.
+
+A message goes out at once or, where ranks exchange, one step's after the other. Two messages that share a link both
+come late. In an exchange, such as recursive doubling or `circulant`, a rank that is behind has the message of its step
+before its own has left. If it went on to the next peer at once, the first one would wait twice as long, and be behind
+in its turn. So there none of a later step begins before those of the earlier ones have left: over a network a long one
+has when no more of it is in flight than a link holds. A pipeline, a ring or a tree, sends what is there, because it has
+to overlap. So does a pairwise all-to-all, because none of its steps waits for another.
+"""
+
+import errno
+import sys
+import termios
+
+import numpy as np
+
+from collectives.compiled import compiled
+from collectives.engine.codec import decode_span, encode_spans
+from collectives.engine.kernels import combine, divide
+from collectives.engine.program import AHEAD, Flat
+from collectives.engine.system import (
+    MILLION,
+    SO_RCVLOWAT,
+    SO_SNDBUF,
+    SOL_SOCKET,
+    error_number,
+    ioctl,
+    now,
+    poll,
+    readv,
+    sched_yield,
+    setsockopt,
+    writev,
+)
+from collectives.engine.tcp.state import (
+    AFTER,
+    AT,
+    AVERAGE,
+    BEGIN,
+    BEGUN,
+    BLOCKED,
+    BODY,
+    BY_STEP,
+    CLOSED,
+    CODED,
+    CODING,
+    DECODE,
+    DIFFERENT,
+    DONE,
+    ENCODE,
+    END,
+    FAILED_PEER,
+    FAILED_SENDING,
+    FAILED_WHY,
+    FIRST,
+    FIRST_TASK,
+    HAS_FAILED,
+    HEADER_BYTES,
+    HEADER_WORDS,
+    IN_FLIGHT,
+    INSTRUCTION,
+    INTO_FIRST,
+    KERNELS,
+    KIND,
+    LAST,
+    LISTENER,
+    LOW_WATER,
+    MOST_PARTS,
+    NETWORK,
+    NEVER,
+    NEXT,
+    NONE,
+    NUMBER,
+    OUT_FIRST,
+    PEER,
+    RANKS,
+    READY,
+    RECV,
+    REDUCE,
+    SCRATCH,
+    SCRATCH_MEMORY,
+    SEND,
+    SEND_BUFFER,
+    SIZE,
+    SOURCE,
+    SOURCES,
+    SPINS,
+    START,
+    STATUS,
+    STEP,
+    TENSOR,
+    THROUGH,
+    UNSENT,
+    UNSENTS,
+    WAIT,
+    LoopState,
+)
+
+# What `run` returns: the program is done; some time is over; somebody wants to connect; a connection has failed. What
+# `wait` returns beside: go on.
+FINISHED, PAUSE, LISTENER_READY, FAILED, GOING = range(5)
+# A pollfd in one number: the descriptor, what to wait for, what has happened.
+WANTED, HAPPENED, DESCRIPTOR = 32, 48, (1 << 32) - 1
+POLLIN, POLLOUT = 1, 4
+FIRST_SOURCE = 1  # the pollfd behind the listener's
+HEADER_STEP, HEADER_BODY = 1, 2  # words of a header
+RECEIVE_LOW_WATER = 128 << 10
+# Bytes in flight on a link, there and back: 5 us each way at 25 GB/s, and the same in slow motion, are 250 KB.
+BANDWIDTH_DELAY = 192 << 10
+LARGE_BUFFER = 2 << 20  # what the system takes of a message at once …
+# … or how little. The system doubles it, and reports room when a third is free: when BANDWIDTH_DELAY is left.
+SMALL_BUFFER = BANDWIDTH_DELAY * 3 // 4
+UNSENT_BYTES = termios.TIOCOUTQ if sys.platform == "linux" else 0  # elsewhere the system does not say, or otherwise
+
+
+@compiled
+def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
+    """Run the program until it is done, or until the caller has to look at something; then call it again.
+
+    It returns FINISHED, PAUSE after ``nanoseconds``, LISTENER_READY when somebody connects, or FAILED: the state
+    says which connection has failed, and why. All peers that the program sends to are connected. One that it receives
+    from may connect meanwhile.
+    """
+    if not state.numbers[BEGUN]:
+        _begin(program, state)
+    until = now(state.times) + nanoseconds
+    while True:
+        if not _run_ready(program, state):
+            return FAILED
+        if state.numbers[FIRST_TASK] == len(program.tasks) - 1:
+            return FINISHED
+        status = wait(program, state, until)
+        if state.numbers[HAS_FAILED]:
+            return FAILED
+        if status != GOING:
+            return status
+
+
+@compiled
+def _begin(program: Flat, state: LoopState) -> None:
+    """Fill the arrays for a new call."""
+    state.messages[:], state.tasks[:], state.peers[:], state.numbers[BEGUN:] = NONE, 0, NONE, 0
+    state.numbers[BEGUN] = 1
+    state.peers[:, LOW_WATER] = 1
+    for task in range(len(program.tasks) - 1):
+        state.tasks[task, AT] = program.tasks[task, START]
+    for peer in range(len(state.links)):
+        if state.links[peer, IN_FLIGHT] != NEVER:
+            state.links[peer, IN_FLIGHT] = NONE  # earlier than any step of this call
+
+
+@compiled
+def _run_ready(program: Flat, state: LoopState) -> bool:
+    """Run the tasks that are ready, in program order. A task that ends makes later ones ready, and moves the window.
+
+    False where a connection has failed.
+    """
+    task = state.numbers[FIRST_TASK]
+    while task < window_end(program, state):
+        if _is_ready(program, state, task) and not _run(program, state, task):
+            return False
+        task += 1
+    return True
+
+
+@compiled
+def _is_ready(program: Flat, state: LoopState, task: int) -> bool:
+    for at in range(program.tasks[task, AFTER], program.tasks[task + 1, AFTER]):
+        if state.tasks[program.after[at], STATUS] != DONE:
+            return False
+    return bool(state.tasks[task, STATUS] == READY)
+
+
+@compiled
+def _run(program: Flat, state: LoopState, task: int) -> bool:
+    """Run a task until it is done or waits. False where a connection has failed."""
+    while state.tasks[task, AT] < program.tasks[task + 1, START]:
+        is_done = _do(program, state, state.tasks[task, AT])
+        if state.numbers[HAS_FAILED]:
+            return False
+        if not is_done:
+            state.tasks[task, STATUS] = BLOCKED
+            return True
+        state.tasks[task, AT] += 1
+    _finish(program, state, task)
+    return True
+
+
+@compiled
+def _finish(program: Flat, state: LoopState, task: int) -> None:
+    """Mark a task as done, and move the window if it was the first."""
+    state.tasks[task, STATUS] = DONE
+    first = state.numbers[FIRST_TASK]
+    while first < len(program.tasks) - 1 and state.tasks[first, STATUS] == DONE:
+        first += 1
+    state.numbers[FIRST_TASK] = first
+
+
+@compiled
+def _do(program: Flat, state: LoopState, instruction: int) -> bool:
+    """Execute an instruction. False if it waits, or if a connection has failed."""
+    do = program.instructions[instruction]
+    kind = do[KIND]
+    if kind == WAIT:
+        return _await(program, state, do[NUMBER], do[FIRST] * state.numbers[SIZE])
+    if kind == SEND:
+        return send(program, state, instruction)
+    if kind == RECV:
+        queue(program, state, instruction, INTO_FIRST)
+    elif kind == REDUCE:
+        _reduce(program, state, do[FIRST], do[LAST])
+    elif kind == AVERAGE:
+        count = length(program, state, do[FIRST]) // state.numbers[SIZE]
+        divide(state.numbers[KERNELS:], address(program, state, do[FIRST]), count, state.numbers[RANKS])
+    elif kind in (ENCODE, DECODE):
+        _code(program, state, do[FIRST], do[LAST], kind == ENCODE)
+    return True
+
+
+@compiled
+def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
+    """Combine what is at the spans behind the first into that one."""
+    operands = np.empty(last - first - 1, np.int64)
+    for nth in range(len(operands)):
+        operands[nth] = address(program, state, first + 1 + nth)
+    count = length(program, state, first) // state.numbers[SIZE]
+    combine(state.numbers[KERNELS:], address(program, state, first), operands, count)
+
+
+@compiled
+def _code(program: Flat, state: LoopState, first: int, last: int, is_sent: bool) -> None:
+    """Encode the spans behind the first into that one, or decode the second into the first."""
+    coding = state.numbers[CODING:]
+    if not is_sent:
+        count = length(program, state, first) // state.numbers[SIZE]
+        decode_span(coding, address(program, state, first), address(program, state, first + 1), count)
+        return
+    spans = np.empty((last - first - 1, 2), np.int64)
+    for nth in range(len(spans)):
+        spans[nth, 0] = address(program, state, first + 1 + nth)
+        spans[nth, 1] = length(program, state, first + 1 + nth) // state.numbers[SIZE]
+    encode_spans(coding, address(program, state, first), spans)
+
+
+@compiled
+def _await(program: Flat, state: LoopState, number: int, missing: int) -> bool:
+    """Read until at most ``missing`` bytes of a message are still to come. False if it has to wait, or has failed."""
+    do = program.instructions[state.messages[number, INSTRUCTION]]
+    while left(state, number) > missing:
+        if do[KIND] == SEND or state.descriptors[do[PEER]].into == NONE or not take(program, state, do[PEER]):
+            return False
+    return True
+
+
+@compiled
+def wait(program: Flat, state: LoopState, until: int) -> int:
+    """Wait until something can be read or sent, and do that; at most until that time, in nanoseconds.
+
+    Returns at once after a failure.
+    """
+    if _resume(program, state):  # their messages have left while others were sent
+        return GOING
+    _find_sources(program, state)
+    has_happened = _sleep(program, state, until)
+    for nth in range(state.numbers[SOURCES] if has_happened else 0):
+        if _has_happened(state, FIRST_SOURCE + nth):
+            take(program, state, state.peers[nth, SOURCE])
+        if state.numbers[HAS_FAILED]:  # the next failure would hide this one
+            return GOING
+    if not push(program, state):
+        return GOING
+    _resume(program, state)
+    if has_happened and _has_happened(state, 0):
+        return LISTENER_READY
+    return PAUSE if now(state.times) >= until else GOING
+
+
+@compiled
+def _find_sources(program: Flat, state: LoopState) -> None:
+    """List the peers from whom this rank reads now: those of the messages that tasks wait for.
+
+    They are all whose message is asked for if a task waits for one to leave: its receiver may wait for this rank, too.
+    """
+    is_sending = state.numbers[SOURCES] = 0
+    for task in range(state.numbers[FIRST_TASK], window_end(program, state)):
+        if state.tasks[task, STATUS] == BLOCKED:
+            wait_for = program.instructions[state.tasks[task, AT], NUMBER]
+            do = program.instructions[state.messages[wait_for, INSTRUCTION]]
+            is_sending |= do[KIND] == SEND
+            if do[KIND] == RECV:
+                _add_source(state, do[PEER])
+    if is_sending:
+        for peer in range(len(state.peers)):
+            if state.peers[peer, INTO_FIRST] != NONE:
+                _add_source(state, peer)
+
+
+@compiled
+def _add_source(state: LoopState, peer: int) -> None:
+    for nth in range(state.numbers[SOURCES]):
+        if state.peers[nth, SOURCE] == peer:
+            return
+    state.peers[state.numbers[SOURCES], SOURCE] = peer
+    state.numbers[SOURCES] += 1
+
+
+@compiled
+def _sleep(program: Flat, state: LoopState, until: int) -> bool:
+    """Sleep until something happens; if all ranks are on this host, poll for a short while first.
+
+    Whether ``polls`` says what has happened.
+    """
+    count = _polls(program, state)
+    for _ in range(state.numbers[SPINS]):
+        if poll(state.polls.ctypes.data, count, 0) > 0:
+            return True
+        sched_yield()
+    milliseconds = -(-max(0, until - now(state.times)) // MILLION)
+    return bool(poll(state.polls.ctypes.data, count, milliseconds) > 0)
+
+
+@compiled
+def _polls(program: Flat, state: LoopState) -> int:
+    """Write what to wait for: the listener, what comes from the sources, and room to send; how many they are."""
+    state.polls[0] = _polled(state.numbers[LISTENER], POLLIN)
+    count = FIRST_SOURCE
+    for nth in range(state.numbers[SOURCES]):
+        peer = state.peers[nth, SOURCE]
+        state.polls[count] = _polled(state.descriptors[peer].into, POLLIN)  # NONE before it connects: poll ignores that
+        count += 1
+    step, waits = step_to_send(program, state), False
+    for nth in range(state.numbers[UNSENTS]):
+        peer = state.peers[nth, UNSENT]
+        if may_send(program, state, peer, step):
+            state.polls[count] = _polled(state.descriptors[peer].out, POLLOUT)
+            count += 1
+        else:
+            waits = True
+    for peer in range(len(state.links) if waits else 0):
+        if state.links[peer, IN_FLIGHT] < step:
+            make_small(state, peer)
+            state.polls[count] = _polled(state.descriptors[peer].out, POLLOUT)
+            count += 1
+    return count
+
+
+@compiled
+def _polled(socket: int, wanted: int) -> int:
+    return int((socket & DESCRIPTOR) | wanted << WANTED)
+
+
+@compiled
+def _has_happened(state: LoopState, nth: int) -> bool:
+    return bool((state.polls[nth] >> HAPPENED) & 0xFFFF)
+
+
+@compiled
+def _resume(program: Flat, state: LoopState) -> bool:
+    """Mark the blocked tasks as ready whose messages have moved far enough. Whether there are any."""
+    found = False
+    for task in range(state.numbers[FIRST_TASK], window_end(program, state)):
+        if state.tasks[task, STATUS] == BLOCKED:
+            do = program.instructions[state.tasks[task, AT]]
+            if left(state, do[NUMBER]) <= do[FIRST] * state.numbers[SIZE]:
+                state.tasks[task, STATUS] = READY
+                found = True
+    return found
+
+
+@compiled
+def window_end(program: Flat, state: LoopState) -> int:
+    """The end of the window of tasks that may have begun."""
+    return int(min(state.numbers[FIRST_TASK] + AHEAD, len(program.tasks) - 1))
+
+
+@compiled
+def send(program: Flat, state: LoopState, instruction: int) -> bool:
+    """Queue a message and send what can be sent now. False where a connection has failed."""
+    peer = program.instructions[instruction, PEER]
+    if state.peers[peer, OUT_FIRST] == NONE:
+        state.peers[state.numbers[UNSENTS], UNSENT] = peer
+        state.numbers[UNSENTS] += 1
+    queue(program, state, instruction, OUT_FIRST)
+    return push(program, state)
+
+
+@compiled
+def push(program: Flat, state: LoopState) -> bool:
+    """Pass the system as much as it takes, in the order of steps. False where a connection has failed."""
+    _clear_acknowledged(state)
+    moved = True
+    while moved and state.numbers[UNSENTS]:
+        moved, nth, step = False, 0, step_to_send(program, state)
+        while nth < state.numbers[UNSENTS]:
+            peer = state.peers[nth, UNSENT]
+            if may_send(program, state, peer, step) and _flush(program, state, peer):
+                moved = True
+                if state.peers[peer, OUT_FIRST] == NONE:
+                    _forget(state, nth)
+                    continue
+            if state.numbers[HAS_FAILED]:
+                return False
+            nth += 1
+    return True
+
+
+@compiled
+def step_to_send(program: Flat, state: LoopState) -> int:
+    """The last step whose messages may leave now: that of the earliest unsent, if the program goes step by step."""
+    step = NEVER
+    if state.numbers[BY_STEP]:
+        for nth in range(state.numbers[UNSENTS]):
+            step = min(step, _next_step(program, state, state.peers[nth, UNSENT]))
+    return step
+
+
+@compiled
+def _next_step(program: Flat, state: LoopState, peer: int) -> int:
+    """The step of the first message that waits to be sent to a peer."""
+    return int(program.instructions[state.messages[state.peers[peer, OUT_FIRST], INSTRUCTION], STEP])
+
+
+@compiled
+def may_send(program: Flat, state: LoopState, peer: int, step: int) -> bool:
+    """Whether a peer's next message is of that step, or of an earlier one, and nothing has to leave before it."""
+    if _next_step(program, state, peer) > step:
+        return False
+    if state.numbers[BY_STEP] and state.numbers[NETWORK]:
+        for other in range(len(state.links)):
+            if other != peer and state.links[other, IN_FLIGHT] < step:
+                return False
+    return True
+
+
+@compiled
+def _clear_acknowledged(state: LoopState) -> None:
+    """Forget the long messages of which no more is under way than a link holds."""
+    if not state.numbers[NETWORK]:
+        return
+    for peer in range(len(state.links)):
+        if state.links[peer, IN_FLIGHT] != NEVER and _unacknowledged(state, peer) <= BANDWIDTH_DELAY:
+            state.links[peer, IN_FLIGHT] = NEVER
+
+
+@compiled
+def _unacknowledged(state: LoopState, peer: int) -> int:
+    """Bytes that the system has taken, but the peer's has not acknowledged; 0 where it does not say."""
+    state.times[0] = 0
+    if UNSENT_BYTES:
+        ioctl(state.descriptors[peer].out, UNSENT_BYTES, state.times.ctypes.data)
+    return int(state.times[0])
+
+
+@compiled
+def make_small(state: LoopState, peer: int) -> None:
+    """Have the system report room when a message has left."""
+    _resize(state, peer, SMALL_BUFFER)
+
+
+@compiled
+def _resize(state: LoopState, peer: int, nbytes: int) -> None:
+    """Ask the system for a send buffer of that size."""
+    if state.links[peer, SEND_BUFFER] != nbytes:
+        state.links[peer, SEND_BUFFER] = state.times[0] = nbytes
+        setsockopt(state.descriptors[peer].out, SOL_SOCKET, SO_SNDBUF, state.times.ctypes.data, np.uint32(4))
+
+
+@compiled
+def _flush(program: Flat, state: LoopState, peer: int) -> bool:
+    """Whether all of a connection's first message is handed over."""
+    number = state.peers[peer, OUT_FIRST]
+    message = state.messages[number]
+    if state.links[peer, SEND_BUFFER] == SMALL_BUFFER:
+        _resize(state, peer, LARGE_BUFFER)
+    count = writev(state.descriptors[peer].out, state.parts.ctypes.data, gather(program, state, number))
+    if count < 0:
+        fail(state, peer, True, error_number())
+        return False
+    message[THROUGH] += count
+    if left(state, number):
+        return False
+    if message[BODY] > BANDWIDTH_DELAY or state.links[peer, IN_FLIGHT] != NEVER:
+        state.links[peer, IN_FLIGHT] = program.instructions[message[INSTRUCTION], STEP]
+    dequeue(state, peer, OUT_FIRST)
+    return True
+
+
+@compiled
+def _forget(state: LoopState, nth: int) -> None:
+    """Drop a peer from those for which something waits to be sent."""
+    state.numbers[UNSENTS] -= 1
+    for at in range(nth, state.numbers[UNSENTS]):
+        state.peers[at, UNSENT] = state.peers[at + 1, UNSENT]
+
+
+@compiled
+def address(program: Flat, state: LoopState, span: int) -> int:
+    """Where a span begins in memory."""
+    base = state.numbers[SCRATCH_MEMORY] if program.spans[span, SCRATCH] else state.numbers[TENSOR]
+    return int(base + program.spans[span, BEGIN] * _unit(program, state, span))
+
+
+@compiled
+def length(program: Flat, state: LoopState, span: int) -> int:
+    """Bytes of a span."""
+    return int((program.spans[span, END] - program.spans[span, BEGIN]) * _unit(program, state, span))
+
+
+@compiled
+def _unit(program: Flat, state: LoopState, span: int) -> int:
+    return 1 if program.spans[span, CODED] else int(state.numbers[SIZE])
+
+
+@compiled
+def queue(program: Flat, state: LoopState, instruction: int, first: int) -> None:
+    """Put an instruction's message behind the others of its connection; ``first`` is the column of the first one."""
+    do = program.instructions[instruction]
+    number, peer, size = do[NUMBER], state.peers[do[PEER]], 0
+    for span in range(do[FIRST], do[LAST]):
+        size += length(program, state, span)
+    message = state.messages[number]
+    message[:HEADER_WORDS] = state.header
+    message[HEADER_STEP], message[HEADER_BODY] = do[STEP], size
+    message[THROUGH], message[BODY], message[INSTRUCTION] = 0, size, instruction
+    if peer[first] == NONE:
+        peer[first] = number
+    else:
+        state.messages[peer[first + 1], NEXT] = number
+    peer[first + 1] = number
+
+
+@compiled
+def left(state: LoopState, number: int) -> int:
+    """Bytes of a message's body that are still to be handed over, or to come."""
+    message = state.messages[number]
+    return int(min(message[BODY], HEADER_BYTES + message[BODY] - message[THROUGH]))
+
+
+@compiled
+def dequeue(state: LoopState, peer: int, first: int) -> None:
+    """Take the first message off its connection."""
+    state.peers[peer, first] = state.messages[state.peers[peer, first], NEXT]
+
+
+@compiled
+def gather(program: Flat, state: LoopState, number: int) -> int:
+    """Say where the bytes of a message are that are not through yet: in how many parts."""
+    message = state.messages[number]
+    do, through = program.instructions[message[INSTRUCTION]], message[THROUGH]
+    parts = _part(state, 0, _header(state, number), HEADER_BYTES, through)
+    through = max(0, through - HEADER_BYTES)
+    for span in range(do[FIRST], do[LAST]):
+        size = length(program, state, span)
+        if parts < MOST_PARTS:
+            parts = _part(state, parts, address(program, state, span), size, through)
+        through = max(0, through - size)
+    return parts
+
+
+@compiled
+def _part(state: LoopState, parts: int, at: int, size: int, through: int) -> int:
+    """One more part, without the bytes of it that are through; how many there are then."""
+    if through >= size:
+        return parts
+    state.parts[2 * parts], state.parts[2 * parts + 1] = at + through, size - through
+    return parts + 1
+
+
+@compiled
+def _header(state: LoopState, number: int) -> int:
+    return int(state.messages[number].ctypes.data)
+
+
+@compiled
+def take(program: Flat, state: LoopState, peer: int) -> bool:
+    """Read what has come of the first message that is asked for. False if nothing has, or the connection failed."""
+    number = state.peers[peer, INTO_FIRST]
+    message = state.messages[number]
+    had_header = message[THROUGH] >= HEADER_BYTES
+    count = readv(state.descriptors[peer].into, state.parts.ctypes.data, gather(program, state, number))
+    if count <= 0:
+        fail(state, peer, False, error_number() if count else CLOSED)
+        return False
+    message[THROUGH] += count
+    if not had_header and message[THROUGH] >= HEADER_BYTES and not _is_expected(program, state, number):
+        fail(state, peer, False, DIFFERENT)
+        return False
+    still = left(state, number)
+    _set_low_water(state, peer, still)
+    if not still:
+        dequeue(state, peer, INTO_FIRST)
+    return True
+
+
+@compiled
+def _is_expected(program: Flat, state: LoopState, number: int) -> bool:
+    """Whether a header that has come is that of the message that is asked for."""
+    message = state.messages[number]
+    for word in range(HEADER_WORDS):
+        expected = state.header[word]
+        if word == HEADER_STEP:
+            expected = program.instructions[message[INSTRUCTION], STEP]
+        elif word == HEADER_BODY:
+            expected = message[BODY]
+        if message[word] != expected:
+            return False
+    return True
+
+
+@compiled
+def _set_low_water(state: LoopState, peer: int, still: int) -> None:
+    """Be woken by a large part of a long message, and by the first byte of another one."""
+    wanted = RECEIVE_LOW_WATER if still >= RECEIVE_LOW_WATER else 1
+    if wanted != state.peers[peer, LOW_WATER]:
+        state.peers[peer, LOW_WATER] = state.times[0] = wanted
+        setsockopt(state.descriptors[peer].into, SOL_SOCKET, SO_RCVLOWAT, state.times.ctypes.data, np.uint32(4))
+
+
+@compiled
+def fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
+    """Note that a connection has failed, if it has and the system did not just say "later"."""
+    if why not in (errno.EAGAIN, errno.EINTR):
+        state.numbers[HAS_FAILED] = 1
+        state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING], state.numbers[FAILED_WHY] = peer, is_sending, why
