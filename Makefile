@@ -73,7 +73,7 @@ $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 	  esac; done
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@echo "==> 1/3 environment: compiling the loop of ranks and the simulator's"
-	@$(BIN)/python -c 'import collectives.engine.collective' & \
+	@$(BIN)/python -c 'import collectives.engine.group' & \
 	    $(BIN)/collectives simulate all_reduce ring -p 24 --machine summit > /dev/null && wait $$!
 	@touch $@
 

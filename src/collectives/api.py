@@ -20,7 +20,7 @@ float32, float64, signed integers, uint8 and bool; op is SUM, AVG, PRODUCT, MAX 
 BOR or BXOR. A sum of bools is their "or"; they have no average.
 
 Tensors may have any shape and any number of elements, including 0. Roots are global ranks. What a function says of sums
-holds for every op; for the rounding of floats see `collectives.engine.collective.perform`. Discard the group
+holds for every op; for the rounding of floats see `collectives.engine.group.perform`. Discard the group
 after any error: some ranks have added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
@@ -62,9 +62,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.engine import collective
 from collectives.engine.call import Call
-from collectives.engine.communicator import group_of
+from collectives.engine.group import connect, group_of, perform
 from collectives.engine.work import Work, start
 
 Group = dist.ProcessGroup | None
@@ -291,7 +290,7 @@ def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | 
 
     if async_op:
         group = group_of(call)
-        collective.connect(group)
+        connect(group)
         later = call._replace(group=group, background=True)
         return start(lambda: _finish(later, into), group, call.collective)
     _finish(call, into)
@@ -300,7 +299,7 @@ def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | 
 
 def _finish(call: Call, into: Tensors | None) -> list[torch.Tensor]:
     """Perform the call and return its outputs."""
-    collective.perform(call)
+    perform(call)
     if into is not None:
         _hand_out(call.flat_output(), into)
         return list(into)

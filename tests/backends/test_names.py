@@ -14,7 +14,7 @@ SOURCE = Path(collectives.__file__).parents[1]
 # The experiment scaling holds our rows against those of libraries that it names.
 MAY_NAME = {"collectives_book/scaling/targets.py"}
 # "nccl" is a kind of process group there, beside "gloo": what carries its messages.
-MAY_NAME |= {"collectives/engine/prepared.py"}
+MAY_NAME |= {"collectives/engine/compiled_call.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
 MAY_NAME |= {"collectives/cli/programs.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.

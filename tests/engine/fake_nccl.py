@@ -446,7 +446,7 @@ def install(patch: pytest.MonkeyPatch, world: World) -> None:
         "get_group_rank": lambda group, rank: group.shared.ranks.index(rank),
     }.items():
         patch.setattr(dist, name, stand_in)
-    patch.setattr("collectives.engine.communicator.all_gather_bytes", world.all_gather_bytes)
+    patch.setattr("collectives.engine.group.all_gather_bytes", world.all_gather_bytes)
     for name in ("empty", "zeros", "tensor"):
         patch.setattr(torch, name, _on_the_gpu(getattr(torch, name), poison=name == "empty"))
     patch.setattr(torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream"))

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from numba import carray  # type: ignore[attr-defined]
 from torch import distributed as dist
 
 from collectives.algorithms import build, executable
+from collectives.compiled import compiled
 from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
 from collectives.engine import system
-from collectives.engine.kernels import kernels
 from collectives.engine.program import compact, completed, stages
 from collectives.engine.shm import run
-from collectives.engine.shm.executor import slice_length
+from collectives.engine.shm.executor import shared_call
 from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SlotPlan, slot_plan
 from collectives.interpret import apply
 from collectives.schedule import Schedule, Step
@@ -117,32 +118,23 @@ def test_a_wrong_slot_is_a_race() -> None:
 
 def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceOp.SUM) -> None:
     """Every rank's part on a thread, in two calls on the same memory; the second finds what the first has left."""
-    p, size = schedule.p, data[0].itemsize
+    p = schedule.p
     memory = np.zeros(p * (run.HEADER + run.REGION), dtype=np.uint8)
-    states = [run.new_state(memory.ctypes.data, p, rank) for rank in range(p)]
-    signature, parts = np.ones(run.EACH_SIGNATURE, dtype=np.uint8), plans(schedule)
+    ranks, parts = [run.new_rank(memory.ctypes.data, p, rank) for rank in range(p)], plans(schedule)
     cut = schedule.cut(len(data[0]) if schedule.collective not in COMPACT else max(map(len, data)))
+    longest = int(np.diff(cut).max(initial=0))
 
     def one(rank: int) -> None:
-        state, part, checked = states[rank], parts[rank], np.zeros(p, dtype=np.int64)
         edges = compact(schedule, rank, np.diff(cut)) if schedule.collective in COMPACT else cut
         in_place = schedule.collective in IN_PLACE
         own, target = (data[rank] if in_place else np.zeros_like(data[rank]) for _ in range(2))
         addresses = own.ctypes.data, data[rank].ctypes.data, target.ctypes.data
-        state[run.OWN_AT], state[run.SOURCE_AT], state[run.TARGET_AT] = addresses
-        state[run.AGREED] = 1
-        state[run.LENGTH] = length = slice_length(part, size)
-        found = kernels(op, torch.from_numpy(data[rank]).dtype)
-        state[run.KERNELS : run.KERNELS + len(found)] = found
-        state[run.SIGNATURE] = signature.ctypes.data
-        state[run.BLOCKS], state[run.BLOCK], state[run.ROW], state[run.AT] = (
-            max(1, -(-int(np.diff(cut).max(initial=0)) // length)),
-            0,
-            -1,
-            0,
-        )
-        while run.run(part, part.layout(edges), state, checked) != run.FINISHED:
-            pass
+        call = shared_call(parts[rank], edges, longest, op, torch.from_numpy(data[rank]).dtype, b"same", p)
+        assert call
+        status = run.run(ranks[rank].ctypes.data, call.at, *addresses, True, False)
+        while status != run.FINISHED:
+            assert status == run.PAUSE
+            status = run.run(ranks[rank].ctypes.data, call.at, *addresses, True, True)
         data[rank][: len(target)] = target
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(p)]
@@ -185,23 +177,30 @@ def test_a_rank_that_sleeps_is_woken() -> None:
         sleeper.join(0.01)
 
 
+@compiled
+def counted_on(rank: int, count: int) -> bool:
+    """Return True if the rank could count on: nobody has given up on it."""
+    return run._count_on(carray(run.pointer(rank), 1, run.RANK)[0], count) == run.FINISHED
+
+
 @pytest.mark.integration  # compiles
 def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
     """Two threads race for one word: compiled code holds no lock of Python's."""
     memory = np.zeros(2 * (run.HEADER + run.REGION), dtype=np.uint8)
-    first, second = (run.new_state(memory.ctypes.data, 2, rank) for rank in range(2))
+    first, second = (run.new_rank(memory.ctypes.data, 2, rank) for rank in range(2))
+    one, other = first.ctypes.data, second.ctypes.data
     count, came, gave_up = memory[run.HEADER :].view(np.int64), list[bool](), list[bool]()
     for mark in range(1, 2000):
-        first[run.PEER], first[run.MARK], count[0] = 1, mark, mark - 1
+        first["peer"], first["mark"], count[0] = 1, mark, mark - 1
         both = threading.Barrier(2)
 
         def come(mark: int = mark, both: threading.Barrier = both) -> None:
             both.wait()
-            came.append(run._count_on(second, mark) == run.FINISHED)
+            came.append(counted_on(other, mark))
 
         def give_up(both: threading.Barrier = both) -> None:
             both.wait()
-            gave_up.append(run.give_up(first))
+            gave_up.append(run.give_up(one))
 
         threads = [threading.Thread(target=each) for each in (come, give_up)]
         for thread in threads:
@@ -209,7 +208,7 @@ def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
         for thread in threads:
             thread.join()
         assert count[0] == (mark if came[-1] else -1)
-    assert all(one != other for one, other in zip(came, gave_up, strict=True))
+    assert all(here != gone for here, gone in zip(came, gave_up, strict=True))
     assert {*came} == {True, False}
 
 

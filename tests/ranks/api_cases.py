@@ -22,8 +22,8 @@ from collectives.backends import backend
 from collectives.bench import DTYPES
 from collectives.bench.measure import OPS, reduced, values
 from collectives.engine.call import Call
-from collectives.engine.communicator import communicator
 from collectives.engine.compile import plan
+from collectives.engine.group import communicator
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Plan
 from collectives.engine.tcp.execute import execute

@@ -8,12 +8,12 @@ from typing import Any
 
 from collectives.algorithms import build
 from collectives.bench import measure
-from collectives.engine import prepared
+from collectives.engine import compiled_call
 from collectives.schedule import Schedule
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
-    prepared.build = short_of_a_step
+    compiled_call.build = short_of_a_step
     measure.run(settings, report)
 
 

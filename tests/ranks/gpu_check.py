@@ -32,8 +32,8 @@ from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES
 from collectives.contracts import REDUCING
 from collectives.engine.call import Call
-from collectives.engine.collective import perform
 from collectives.engine.compile import as_plan
+from collectives.engine.group import perform
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Recv, Reduce, Send, Span, Task, Wait
 from collectives.files import replace

@@ -15,8 +15,8 @@ from torch import distributed as dist
 
 import collectives
 from collectives.engine import mesh
-from collectives.engine.communicator import communicator
 from collectives.engine.compile import as_plan
+from collectives.engine.group import communicator
 from collectives.engine.handshake import HANDSHAKE, HEADER, NO_CALL, MessageError
 from collectives.engine.program import Recv, Send, Span, Task, Wait
 from collectives.engine.tcp.execute import execute

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from collectives import api
 from collectives.backends import backend
-from collectives.engine import collective
 from collectives.engine.call import Call
 from collectives.torch_backend import hook
 from collectives_book.overlap import ranks as overlap
@@ -22,13 +22,13 @@ WAITING = 0.001  # of a layer
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     torch.set_num_threads(1)
     called: list[int] = []
-    perform = collective.perform
+    perform = api.perform
 
     def counted(call: Call) -> Any:
         called.append(4 * call.any_tensor().numel())
         return perform(call)
 
-    collective.perform = counted
+    api.perform = counted  # type: ignore[assignment]
     for buckets in settings["buckets"]:
         for name, one in {"ring": hook("ring"), "two_tree": hook("two_tree"), **FAULTS}.items():
             report({"case": name, "asked": buckets, **case(one, buckets, called)})

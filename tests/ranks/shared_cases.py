@@ -25,7 +25,7 @@ import collectives
 from collectives.backends import backend
 from collectives.engine import mesh
 from collectives.engine.call import Call
-from collectives.engine.communicator import communicator
+from collectives.engine.group import communicator
 
 Report = Callable[[dict[str, Any]], None]
 SECONDS = 4.0  # timeout of a group of which a rank fails

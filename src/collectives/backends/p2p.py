@@ -10,10 +10,10 @@ class _PointToPoint(Backend):
     packages: tuple[str, ...] = ("torch", "numba")
 
     def perform(self, call: Call) -> Performed:
-        """Perform the collective, as `collective.perform` says."""
-        from collectives.engine import collective
+        """Perform the collective, as `group.perform` says."""
+        from collectives.engine.group import perform
 
-        return collective.perform(call)
+        return perform(call)
 
 
 class OverTcp(_PointToPoint, OnCpus):

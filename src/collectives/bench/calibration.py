@@ -122,7 +122,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     import torch
     from torch import distributed as dist
 
-    from collectives.engine.communicator import communicator
+    from collectives.engine.group import communicator
 
     torch.set_num_threads(1)
     sizes, repetitions = settings["bytes"], settings["repetitions"]

@@ -56,7 +56,7 @@ SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has s
 
 def preload() -> None:
     """Import the modules that forks of one process share; other ranks import what their back ends need."""
-    import collectives.engine.collective  # noqa: F401  its loop is compiled code, which takes a second to load
+    import collectives.engine.group  # noqa: F401  its loop is compiled code, which takes a second to load
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:

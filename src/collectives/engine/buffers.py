@@ -6,25 +6,25 @@ import torch
 
 from collectives.contracts import IN_PLACE
 from collectives.engine.call import Call
-from collectives.engine.prepared import CallKey, Prepared, TensorKind
+from collectives.engine.compiled_call import CompiledCall
 from collectives.engine.program import Plan
 from collectives.schedule import Ints
 
 
-def fill(call: Call, made: Prepared, rank: int, p: int, wanted: CallKey) -> tuple[torch.Tensor, torch.Tensor]:
-    """The flat tensor to work on, holding what this rank contributes, and scratch memory.
+def fill(call: Call, made: CompiledCall, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the flat tensor to work on, holding what this rank contributes, and scratch memory.
 
     Where torch leaves the input alone the tensor is memory of ours. Raises ValueError for tensors of another size.
     """
-    program, edges, kind = made.plan, made.edges, wanted.kind
-    _need_elements(call, *_elements(call, wanted.n, rank, p))
+    program, edges, some = made.plan, made.edges, call.any_tensor()
+    _check_elements(call, *_elements(call, made.n, rank, p))
     bystander = call.collective == "reduce" and rank != call.root
     in_place = call.collective in IN_PLACE and not (bystander and program.writes)
     if in_place:
-        work, scratch = call.flat_output(), _memory(program.scratch, kind)
+        work, scratch = call.flat_output(), _memory(program.scratch, some)
     else:
         whole = program.scratch + int(edges[-1])
-        scratch = _memory(whole, kind)
+        scratch = _memory(whole, some)
         work = scratch[program.scratch : whole]
     if call.collective in ("gather", "all_gather", "all_to_all"):
         work[_part(edges, rank, p)].copy_(call.flat_input())
@@ -33,19 +33,24 @@ def fill(call: Call, made: Prepared, rank: int, p: int, wanted: CallKey) -> tupl
     return work, scratch
 
 
-def tensors(call: Call, made: Prepared, rank: int, kind: TensorKind) -> tuple[torch.Tensor | None, ...]:
-    """Memory of the rank's own, if published buffers need it, its data, and where its result goes.
+def shared_tensors(call: Call, made: CompiledCall, rank: int) -> tuple[torch.Tensor | None, ...]:
+    """Return memory of the rank's own, if shared memory needs it, its data, and where its result goes.
 
     Where torch works in place the three are one. Otherwise data that the result would overwrite are copied.
     """
     source, target = call.input, call.output
     if source is target and not (call.collective == "reduce" and rank != call.root):
         return target, source, target
-    ready = made.stages[0]
-    _need_elements(call, *ready.elements)
+    first = made.stages[0]
+    _check_elements(call, *first.elements)
     if source is not None and target is not None and source is not target and _overlap(source, target):
         source = source.detach().clone()
-    return _memory(int(made.edges[-1]), kind) if ready.plan.needs_own else None, source, target
+    return _memory(int(made.edges[-1]), call.any_tensor()) if first.needs_own else None, source, target
+
+
+def addresses(tensors: tuple[torch.Tensor | None, ...]) -> list[int]:
+    """Return the tensors' addresses, 0 where there is none."""
+    return [0 if each is None else each.data_ptr() for each in tensors]
 
 
 def _elements(call: Call, n: int, rank: int, p: int) -> tuple[int, int]:
@@ -63,17 +68,17 @@ def _elements(call: Call, n: int, rank: int, p: int) -> tuple[int, int]:
     return n, n
 
 
-def _need_elements(call: Call, source: int, target: int) -> None:
+def _check_elements(call: Call, source: int, target: int) -> None:
     for tensor, n, what in ((call.input, source, "an input"), (call.output, target, "an output")):
         if n and (tensor is None or tensor.numel() != n):
             got = "none" if tensor is None else f"{tensor.numel()} elements"
             raise ValueError(f"{call.collective} needs {what} on this rank: got {got}, expected {n} elements")
 
 
-def scratch_of(made: Prepared, kind: TensorKind) -> torch.Tensor | None:
-    """Scratch memory for the stages that send messages; None where there are none."""
+def scratch_of(made: CompiledCall, like: torch.Tensor) -> torch.Tensor | None:
+    """Return scratch memory for the stages that send messages; None where there are none."""
     sending = [stage.scratch for stage in made.stages if isinstance(stage, Plan)]
-    return _memory(max(sending), kind) if sending else None
+    return _memory(max(sending), like) if sending else None
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -104,22 +109,21 @@ class _Kept(threading.local):
     """One block of scratch memory for each dtype, as large as was ever needed; each thread has its own."""
 
     def __init__(self) -> None:
-        self.blocks: dict[TensorKind, tuple[int, torch.Tensor]] = {}
+        self.blocks: dict[torch.dtype, torch.Tensor] = {}
 
 
 _kept = _Kept()
 
 
-def _memory(n: int, kind: TensorKind) -> torch.Tensor:
-    """``n`` elements or more that are ours until this thread's next call.
+def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
+    """Return ``n`` elements or more of a tensor's dtype that are ours until this thread's next call.
 
     A block that is kept would be written by one CUDA stream while another still reads it. torch's allocator keeps GPU
     memory by stream, so on a GPU each call takes its own: nothing waits, and no event is needed.
     """
-    if kind.device.type == "cuda":
-        return torch.empty(n, dtype=kind.dtype, device=kind.device)
-    size, block = _kept.blocks.get(kind, (-1, None))
-    if block is None or size < n:
-        block = torch.empty(n, dtype=kind.dtype, device=kind.device)
-        _kept.blocks[kind] = n, block
+    if like.device.type == "cuda":
+        return torch.empty(n, dtype=like.dtype, device=like.device)
+    block = _kept.blocks.get(like.dtype)
+    if block is None or len(block) < n:
+        block = _kept.blocks[like.dtype] = torch.empty(n, dtype=like.dtype)
     return block

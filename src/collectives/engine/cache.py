@@ -18,6 +18,13 @@ class BoundedCache(Generic[Value]):
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = Lock()
 
+    def find(self, key: Hashable) -> Value | None:
+        """Return the value of a key if it is there, for a thread that alone uses the cache."""
+        if (found := self._values.get(key)) is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of the key; made, and kept, if it is not there."""
         with self._lock:

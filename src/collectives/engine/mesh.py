@@ -248,7 +248,8 @@ class Mesh(Connections):
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         super().__init__(group, background)
-        self.deadline, self._last_poll, self._has_aborted = 0.0, 0.0, False
+        self._began, self._last_poll, self._has_aborted = 0.0, 0.0, False
+        self._seconds: float = self._options._timeout.total_seconds()
         self._awaited: set[int] = set()  # peers that this rank waited for when the loop last paused
         self.segment: Any = None  # memory that all ranks of this host share
         self.loop: Any = None  # arrays of the compiled loop over these connections
@@ -260,18 +261,27 @@ class Mesh(Connections):
         what the call has asked for, and the peers are told the reason. Raises RuntimeError if a call of the group has
         failed before.
         """
-        options = self._options  # before the question: `close` takes them from any thread
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self._is_busy, self.signature = True, signature
         self.call += 1
-        self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
-        now = time.monotonic()
-        self.deadline = now + self.seconds
+        now = self._began = time.monotonic()
         if now > self._last_poll + POLL_INTERVAL:  # short calls never pause the loop
             self._last_poll = now
             self.progress(0.0)
         return self
+
+    @property
+    def seconds(self) -> float:
+        """The group's timeout, which may be set between calls."""
+        if options := self._options:  # `close` takes them from any thread
+            self._seconds = options._timeout.total_seconds()
+        return self._seconds
+
+    @property
+    def deadline(self) -> float:
+        """When the call has to be done, by the monotonic clock."""
+        return self._began + self.seconds
 
     def __enter__(self) -> None:
         pass

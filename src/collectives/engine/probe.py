@@ -108,13 +108,14 @@ def _time_call(mesh: Mesh, name: str, nbytes: int) -> float:
     """Return the median seconds of an all-reduce on shared memory."""
     p, shared_memory = mesh.ranks_per_host, shared_memory_or_none()
     schedule, tensor = build("all_reduce", name, p), torch.zeros(nbytes // 4)
+    at = tensor.data_ptr()
     plan, edges, times = slot_plan(schedule, mesh.rank % p, {}), schedule.cut(tensor.numel()), list[float]()
     longest = int(np.diff(edges).max())
-    made = shared_memory.ready(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
+    made = shared_memory.shared_call(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
     for _ in range(REPEATS):
         begin = time.perf_counter()
         with mesh.begin():
-            shared_memory.execute(made, (tensor, tensor, tensor), mesh, agreed=False)
+            shared_memory.execute(made, at, at, at, mesh, has_barrier=False)
         times.append(time.perf_counter() - begin)
     return median(times)
 

@@ -24,11 +24,12 @@ def shared_memory_or_none() -> Any:
     wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
     if wanted not in TRANSPORTS:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
-    return _shared_memory() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
+    return shared_memory() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
 
 
 @cache
-def _shared_memory() -> Any:
+def shared_memory() -> Any:
+    """Return the module that executes on shared memory; None where the system or the processor has no way."""
     try:
         return importlib.import_module("collectives.engine.shm")
     except ImportError:

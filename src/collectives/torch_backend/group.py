@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.engine import collective
-from collectives.engine.communicator import communicator
+from collectives.engine.group import communicator, connect, perform
 from collectives.engine.reduce import takes_wire
 from collectives.engine.work import Work, end, put, start
 from collectives.torch_backend import calls, flight
@@ -54,7 +53,7 @@ class Group(dist.ProcessGroup):
             )
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
-        collective.connect(self.base("cpu"))  # now, while all ranks are here
+        connect(self.base("cpu"))  # now, while all ranks are here
         self.members = flight.Members(given, self, algorithms.algorithm)
 
     def base(self, device: str) -> dist.ProcessGroup:
@@ -245,7 +244,7 @@ class Group(dist.ProcessGroup):
         segments = self.algorithms.segments
         call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, barrier=True)
         try:
-            collective.perform(call)
+            perform(call)
         except RuntimeError as error:
             raise RuntimeError(f"{error}{whose}") from error
         job.hand_out()

@@ -1,4 +1,4 @@
-"""Follow one rank's part of a published plan, compiled: wait for counts, add straight from peers' slots, count on.
+"""Follow one rank's part of a schedule in shared memory, compiled: wait for counts, add straight from peers' slots.
 
 A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the cache. Blocks use two
 halves of the slots in turn. A rank's count has the block's number, which goes up for ever, above the bits of the step.
@@ -7,13 +7,17 @@ A rank that gives up on a peer swaps the peer's count for a negative one, which 
 next counts on, however late, so of the two either both go on or none.
 """
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
 
 from collectives.compiled import compiled
 from collectives.engine.kernels import combine, divide
-from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan
+from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET
 from collectives.engine.system import BILLION, fence, load, memmove, now, sched_yield, sleep, store, swap, wake
-from collectives.schedule import Ints
 
 # What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
 # ranks do not fit.
@@ -21,253 +25,318 @@ FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
 SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding before a rank sleeps, and of its sleep
 
-HEADER = 4096  # bytes of each rank before the slots: its count, and of its last two calls the signatures and the splits
+# Bytes of each rank before the slots: its count and, beside it, digests of its last two calls; then, of these two, the
+# signatures and the splits.
+HEADER = 4096
+DIGESTS, EACH_DIGEST = 8, 8
 SIGNATURES, EACH_SIGNATURE = 128, 64
-SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `transport.MAX_RANKS_PER_HOST`
+SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS`
 SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
 SLOT = 1 << 20  # bytes of all chunks' slices
 REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
+MAX_RANKS = 32  # of one host that share memory
 
-# Words of the state: the group's, then the call's, the last of them `reducing`'s kernels, then those of `run`.
-RANKS, RANK, MEMORY, SPINS, OWN_AT, SOURCE_AT, TARGET_AT, AGREED = range(8)
-LENGTH, BLOCKS, SIGNATURE, SPLIT, DIVISOR, KERNELS = range(8, 14)
-SIZE = KERNELS + 4
-EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(19, 26)  # the last: whose count is awaited, and how high
-TIMES, WORDS = 26, 28  # two times for the system
+
+def _record(names: str, *others: Any) -> Any:
+    return np.dtype([(name, np.int64) for name in names.split()] + list(others))
+
+
+# One rank's part of a schedule: rows of `slots.SlotPlan`. A row of steps ends where the next one begins.
+STEPS, WAITS, OPERANDS = _record("step wait op"), _record("rank count"), _record("rank place")
+OPS = _record("chunk place is_result is_complete operand")
+COPIES, CHUNKS = _record("chunk place"), _record("length own source target")
+# A call: that part for tensors of one size, op and dtype. Addresses and lengths of the rows; elements of a chunk in a
+# block; blocks; the digest of the call and the address of its signature, that of the splits, or 0; by what an average
+# divides; and what `kernels` returns.
+CALL = _record(
+    "steps step_count waits ops operands copies copy_count chunks length blocks digest signature splits divisor",
+    ("kernels", np.int64, 5),
+)
+# A rank in its host's memory. Between calls: how many ranks, which one, where the memory is, how often it looks at a
+# count before it yields, and the number of the next block. Of a call: the block and the row that it is at, and the
+# rank that it is at in a row; for whose count it waits in which step, and how high. Of each peer the highest count
+# that was seen, and the last block whose digest was compared.
+RANK = _record(
+    "ranks rank memory spins epoch block blocks row at step peer mark own source target",
+    ("times", np.int64, 2),
+    ("seen", np.int64, MAX_RANKS),
+    ("compared", np.int64, MAX_RANKS),
+    ("addresses", np.int64, MAX_RANKS),
+)
+
+
+@intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    """Return a number as the pointer that `carray` takes."""
+    del context, address
+
+    def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del target, signature
+        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), code
+
+
+pointer: Any = _pointer
 
 
 @compiled
-def run(plan: SlotPlan, chunks: Ints, state: Ints, checked: Ints) -> int:
-    """Run to the end of the call; after PAUSE call it again. ``checked`` has the last block for which a peer was."""
-    while state[BLOCK] < state[BLOCKS]:
-        if state[ROW] < 0:
-            status = _enter(plan, chunks, state, checked)
-            if not status and state[SPLIT] and state[BLOCK] == 0:
-                status = _need_splits(state, checked)
+def run(rank_at: int, call_at: int, own: int, source: int, target: int, has_barrier: int, goes_on: int) -> int:
+    """Run to the end of the call; after PAUSE call it again with ``goes_on``.
+
+    ``rank_at`` and ``call_at`` are addresses of a RANK and a CALL; the others those of memory of the rank's own, of its
+    data, and of where its result goes. With ``has_barrier`` no rank returns before all have made the call.
+    """
+    me, call = carray(pointer(rank_at), 1, RANK)[0], carray(pointer(call_at), 1, CALL)[0]
+    if not goes_on:
+        me.block, me.blocks, me.row, me.at = 0, call.blocks, -1, 0
+        me.own, me.source, me.target = own, source, target
+    while me.block < me.blocks:
+        if me.row < 0:
+            status = _enter(me, call)
+            if not status and call.splits and me.block == 0:
+                status = _check_splits(me, call)
             if status:
                 return status
-            state[ROW], state[AT] = 0, 0
-        while state[ROW] < len(plan.steps) - 1:
-            status = _step(plan, chunks, state, checked)
+            me.row, me.at = 0, 0
+        while me.row < call.step_count:
+            status = _step(me, call)
             if status:
                 return status
-            state[ROW] += 1
-        if state[AGREED] and state[BLOCK] == state[BLOCKS] - 1:
-            status = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED)
+            me.row += 1
+        if has_barrier and me.block == me.blocks - 1:
+            status = _await_all(me, call, (me.epoch << STEP_BITS) + ENTERED)
             if status:
                 return status
-        status = _count_on(state, (state[EPOCH] + 1) << STEP_BITS)
+        status = _count_on(me, (me.epoch + 1) << STEP_BITS)  # which says that the last step is done, too
         if status:
             return status
-        state[EPOCH], state[BLOCK], state[ROW], state[AT] = state[EPOCH] + 1, state[BLOCK] + 1, -1, 0
+        me.epoch, me.block, me.row, me.at = me.epoch + 1, me.block + 1, -1, 0
     return FINISHED
 
 
 @compiled
-def _enter(plan: SlotPlan, chunks: Ints, state: Ints, checked: Ints) -> int:
+def _enter(me: Any, call: Any) -> int:
     """Publish what this rank has, once no peer reads what it has published two blocks ago."""
-    state[STEP] = 0
-    status = _await_all(state, checked, (state[EPOCH] - 1) << STEP_BITS)
+    me.step = 0
+    status = _await_all(me, call, (me.epoch - 1) << STEP_BITS)
     if status:
         return status
-    for row in range(len(plan.copies)):
-        chunk, place = plan.copies[row]
-        source = _place(state, chunks, state[RANK], SOURCE, chunk)
-        into = _place(state, chunks, state[RANK], place, chunk)
+    copies, chunks = carray(pointer(call.copies), call.copy_count, COPIES), call.chunks
+    for row in range(call.copy_count):
+        chunk, place = copies[row].chunk, copies[row].place
+        source, into = _place(me, call, me.rank, SOURCE, chunk), _place(me, call, me.rank, place, chunk)
         if place != TARGET:
-            memmove(into, source, _count(chunks, state, chunk) * state[SIZE])
-        elif state[BLOCK] == 0 and into != source:  # whole, because the others may need fewer blocks
-            memmove(into, source, chunks[chunk, 0] * state[SIZE])
-    memmove(_signature(state, state[RANK]), state[SIGNATURE], EACH_SIGNATURE)
-    if state[SPLIT]:
-        memmove(_splits(state, state[RANK]), state[SPLIT], 16 * state[RANKS])
-    return _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED)
+            memmove(into, source, _count(me, call, chunk) * call.kernels[4])
+        elif me.block == 0 and into != source:  # whole, because the others may need fewer blocks
+            memmove(into, source, _chunk(chunks, chunk).length * call.kernels[4])
+    digest = _digest(me, me.rank)
+    if load(digest) != call.digest:
+        store(digest, call.digest)
+        memmove(_signature(me, me.rank), call.signature, EACH_SIGNATURE)
+    if call.splits:
+        memmove(_splits(me, me.rank), call.splits, 16 * me.ranks)
+    return _count_on(me, (me.epoch << STEP_BITS) + ENTERED)
 
 
 @compiled
-def _need_splits(state: Ints, checked: Ints) -> int:
+def _check_splits(me: Any, call: Any) -> int:
     """Wait for all ranks' splits: UNEVEN where one sends what another does not expect.
 
     The longest split sets the number of blocks. After PAUSE this rank publishes the same data once more.
     """
-    status, ranks, longest = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED), state[RANKS], 0
+    status, longest = _await_all(me, call, (me.epoch << STEP_BITS) + ENTERED), 0
     if status:
         return status
-    for sender in range(ranks):
-        for receiver in range(ranks):
-            sent = load(_splits(state, sender) + 8 * receiver)
-            if sent != load(_splits(state, receiver) + 8 * (ranks + sender)):
-                state[PEER], state[MARK] = sender, receiver
+    for sender in range(me.ranks):
+        for receiver in range(me.ranks):
+            sent = load(_splits(me, sender) + 8 * receiver)
+            if sent != load(_splits(me, receiver) + 8 * (me.ranks + sender)):
+                me.peer, me.mark = sender, receiver
                 return UNEVEN
             longest = max(longest, 0 if sender == receiver else sent)
-    state[BLOCKS] = max(1, (longest + state[LENGTH] - 1) // state[LENGTH])
+    me.blocks = max(1, (longest + call.length - 1) // call.length)
     return FINISHED
 
 
 @compiled
-def _await_all(state: Ints, checked: Ints, mark: int) -> int:
-    while state[AT] < state[RANKS]:
-        status = _await(state, checked, state[AT], mark)
+def _await_all(me: Any, call: Any, mark: int) -> int:
+    while me.at < me.ranks:
+        status = _await(me, call, me.at, mark)
         if status:
             return status
-        state[AT] += 1
-    state[AT] = 0
+        me.at += 1
+    me.at = 0
     return FINISHED
 
 
 @compiled
-def _step(plan: SlotPlan, chunks: Ints, state: Ints, checked: Ints) -> int:
+def _step(me: Any, call: Any) -> int:
     """Wait for what a step reads and overwrites, do it, and say so."""
-    step, wait, op = plan.steps[state[ROW]]
-    state[STEP] = step
-    last_wait, last_op = plan.steps[state[ROW] + 1, 1], plan.steps[state[ROW] + 1, 2]
-    while wait + state[AT] < last_wait:
-        peer, count = plan.waits[wait + state[AT]]
-        status = _await(state, checked, peer, (state[EPOCH] << STEP_BITS) + count)
+    steps = carray(pointer(call.steps), call.step_count + 1, STEPS)
+    step, following = steps[me.row], steps[me.row + 1]
+    me.step = step.step
+    waits = carray(pointer(call.waits), following.wait, WAITS)
+    while step.wait + me.at < following.wait:
+        wait = waits[step.wait + me.at]
+        status = _await(me, call, wait.rank, (me.epoch << STEP_BITS) + wait.count)
         if status:
             return status
-        state[AT] += 1
-    state[AT] = 0
-    for each in range(op, last_op):
-        _do(plan, chunks, state, each)
-    return _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
+        me.at += 1
+    me.at = 0
+    for op in range(step.op, following.op):
+        _do(me, call, op)
+    if me.row == call.step_count - 1:
+        return FINISHED  # `run` counts on
+    return _count_on(me, (me.epoch << STEP_BITS) + ENTERED + step.step + 1)
 
 
 @compiled
-def _await(state: Ints, checked: Ints, peer: int, mark: int) -> int:
+def _await(me: Any, call: Any, peer: int, mark: int) -> int:
     """Wait for a peer's count: FINISHED when it is there, PAUSE if that takes long, DIFFERENT if its call is."""
-    header, yielding = _header(state, peer), 0
-    state[PEER], state[MARK] = peer, mark
-    while not _is_there(header, mark, state[SPINS]):
-        time = now(state[TIMES:])
-        yielding = yielding or time
-        if time > yielding + PAUSE_AFTER:
-            return PAUSE
-        if time > yielding + SLEEP_AFTER:
-            _sleep(state, peer, mark)
-        else:
-            sched_yield()
-    if mark >> STEP_BITS == state[EPOCH] and checked[peer] != state[EPOCH]:
-        if _differs(state, peer):
+    if me.seen[peer] < mark:
+        header, yielding = _header(me, peer), 0
+        me.peer, me.mark = peer, mark
+        while not _is_there(me, header, peer, mark):
+            time = now(me.times)
+            yielding = yielding or time
+            if time > yielding + PAUSE_AFTER:
+                return PAUSE
+            if time > yielding + SLEEP_AFTER:
+                _sleep(me, peer, mark)
+            else:
+                sched_yield()
+    if mark >> STEP_BITS == me.epoch and me.compared[peer] != me.epoch:
+        if load(_digest(me, peer)) != call.digest:
+            me.peer, me.mark = peer, mark
             return DIFFERENT
-        checked[peer] = state[EPOCH]
+        me.compared[peer] = me.epoch
     return FINISHED
 
 
 @compiled
-def _sleep(state: Ints, peer: int, mark: int) -> None:
+def _sleep(me: Any, peer: int, mark: int) -> None:
     """Sleep until the peer's count is that high, or for a while."""
-    sleeper, header = _sleeper(state, state[RANK]), _header(state, peer)
+    sleeper, header = _sleeper(me, me.rank), _header(me, peer)
     store(sleeper + 8, peer)
     store(sleeper, mark)
     fence()  # the peer sees this rank asleep, or this rank sees the peer's count
     count = load(header)
     if count < mark:
-        sleep(header, count, SLEEP, state[TIMES:])
+        sleep(header, count, SLEEP, me.times)
     store(sleeper, 0)
 
 
 @compiled
-def _count_on(state: Ints, count: int) -> int:
+def _count_on(me: Any, count: int) -> int:
     """Publish this rank's count, and wake those that sleep until it is so high; PAUSE if a peer has given up on it."""
-    header = _header(state, state[RANK])
+    header = _header(me, me.rank)
     before = load(header)
     if before < 0 or not swap(header, before, count):
         return PAUSE
-    for rank in range(state[RANKS]):
-        mark = load(_sleeper(state, rank))
-        if mark and mark <= count and load(_sleeper(state, rank) + 8) == state[RANK]:
+    for rank in range(me.ranks):
+        mark = load(_sleeper(me, rank))
+        if mark and mark <= count and load(_sleeper(me, rank) + 8) == me.rank:
             wake(header)
     return FINISHED
 
 
 @compiled
-def give_up(state: Ints) -> bool:
+def give_up(rank_at: int) -> bool:
     """Have the peer that this rank waits for fail when it next counts on; False if its count is high enough now."""
-    header = _header(state, state[PEER])
+    me = carray(pointer(rank_at), 1, RANK)[0]
+    header = _header(me, me.peer)
     count = load(header)
-    while 0 <= count < state[MARK] and not swap(header, count, -1 - state[RANK]):
+    while 0 <= count < me.mark and not swap(header, count, -1 - me.rank):
         count = load(header)
-    return bool(count < state[MARK])
+    return bool(count < me.mark)
 
 
 @compiled
-def _is_there(header: int, mark: int, spins: int) -> bool:
-    """Whether a count is that high, now or after some more looks."""
-    for _ in range(spins + 1):  # noqa: SIM110
-        if load(header) >= mark:
+def _is_there(me: Any, header: int, peer: int, mark: int) -> bool:
+    """Return True if a count is that high, now or after some more looks."""
+    for _ in range(me.spins + 1):
+        count = load(header)
+        if count >= mark:
+            me.seen[peer] = count
             return True
     return False
 
 
 @compiled
-def _differs(state: Ints, peer: int) -> bool:
-    theirs = _signature(state, peer)
-    for at in range(0, EACH_SIGNATURE, 8):  # noqa: SIM110
-        if load(theirs + at) != load(state[SIGNATURE] + at):
-            return True
-    return False
-
-
-@compiled
-def _do(plan: SlotPlan, chunks: Ints, state: Ints, op: int) -> None:
+def _do(me: Any, call: Any, number: int) -> None:
     """Combine the operands of one chunk, in their order, into its place."""
-    chunk, place, is_result, is_complete, first = plan.ops[op]
-    last, count = plan.ops[op + 1, 4], _count(chunks, state, chunk)
+    ops = carray(pointer(call.ops), number + 2, OPS)
+    op, last = ops[number], ops[number + 1].operand
+    count = _count(me, call, op.chunk)
     if not count:
         return
-    into, operands = _place(state, chunks, state[RANK], place, chunk), np.empty(last - first, np.int64)
-    for nth in range(last - first):
-        rank, where = plan.operands[first + nth]
-        operands[nth] = _place(state, chunks, rank, where, chunk)
-    combine(state[KERNELS:], into, operands, count)
-    if is_complete:
-        divide(state[KERNELS:], into, count, state[DIVISOR])
-    if is_result:
-        memmove(_place(state, chunks, state[RANK], TARGET, chunk), into, count * state[SIZE])
+    operands, into = carray(pointer(call.operands), last, OPERANDS), _place(me, call, me.rank, op.place, op.chunk)
+    for nth in range(op.operand, last):
+        me.addresses[nth - op.operand] = _place(me, call, operands[nth].rank, operands[nth].place, op.chunk)
+    combine(call.kernels, into, me.addresses[: last - op.operand], count)
+    if op.is_complete:
+        divide(call.kernels, into, count, call.divisor)
+    if op.is_result:
+        memmove(_place(me, call, me.rank, TARGET, op.chunk), into, count * call.kernels[4])
 
 
 @compiled
-def _count(chunks: Ints, state: Ints, chunk: int) -> int:
-    """The elements of a chunk that belong to this block."""
-    return int(min(max(chunks[chunk, 0] - state[BLOCK] * state[LENGTH], 0), state[LENGTH]))
+def _chunk(chunks: int, chunk: int) -> Any:
+    return carray(pointer(chunks), chunk + 1, CHUNKS)[chunk]
 
 
 @compiled
-def _place(state: Ints, chunks: Ints, rank: int, place: int, chunk: int) -> int:
-    """Where a rank's slice of a chunk is: in a slot, or in a tensor of this rank's."""
-    if place == OWN or place > SLOTS:
-        tensor = 0 if place == OWN else place - SLOTS
-        return int(state[OWN_AT + tensor] + (chunks[chunk, 1 + tensor] + state[BLOCK] * state[LENGTH]) * state[SIZE])
-    half = (state[EPOCH] & 1) * 2 + place - 1
-    slots = state[MEMORY] + state[RANKS] * HEADER + rank * REGION
-    return int(slots + half * SLOT + chunk * state[LENGTH] * state[SIZE])
+def _count(me: Any, call: Any, chunk: int) -> int:
+    """Return the elements of a chunk that belong to this block."""
+    return int(min(max(_chunk(call.chunks, chunk).length - me.block * call.length, 0), call.length))
 
 
 @compiled
-def _header(state: Ints, rank: int) -> int:
-    return int(state[MEMORY] + rank * HEADER)
+def _place(me: Any, call: Any, rank: int, place: int, chunk: int) -> int:
+    """Return the address of a rank's slice of a chunk: in a slot, or in a tensor of this rank's."""
+    if OWN < place <= SLOTS:
+        half = (me.epoch & 1) * 2 + place - 1
+        slots = me.memory + me.ranks * HEADER + rank * REGION
+        return int(slots + half * SLOT + chunk * call.length * call.kernels[4])
+    row = _chunk(call.chunks, chunk)
+    tensor, first = me.own, row.own
+    if place == SOURCE:
+        tensor, first = me.source, row.source
+    elif place == TARGET:
+        tensor, first = me.target, row.target
+    return int(tensor + (first + me.block * call.length) * call.kernels[4])
 
 
 @compiled
-def _sleeper(state: Ints, rank: int) -> int:
-    return int(state[MEMORY] + SLEEPERS + rank * EACH_SLEEPER)
+def _header(me: Any, rank: int) -> int:
+    return int(me.memory + rank * HEADER)
 
 
 @compiled
-def _signature(state: Ints, rank: int) -> int:
-    return int(_header(state, rank) + SIGNATURES + (state[EPOCH] & 1) * EACH_SIGNATURE)
+def _sleeper(me: Any, rank: int) -> int:
+    return int(me.memory + SLEEPERS + rank * EACH_SLEEPER)
 
 
 @compiled
-def _splits(state: Ints, rank: int) -> int:
-    """Where a rank publishes how many elements it sends to each, and expects from each."""
-    return int(_header(state, rank) + SPLITS + (state[EPOCH] & 1) * EACH_SPLITS)
+def _digest(me: Any, rank: int) -> int:
+    return int(_header(me, rank) + DIGESTS + (me.epoch & 1) * EACH_DIGEST)
 
 
-def new_state(memory: int, ranks: int, rank: int) -> Ints:
-    """The state of a rank between calls."""
-    state = np.zeros(WORDS, dtype=np.int64)
-    state[RANKS], state[RANK], state[MEMORY], state[EPOCH] = ranks, rank, memory, 1
-    return state
+@compiled
+def _signature(me: Any, rank: int) -> int:
+    return int(_header(me, rank) + SIGNATURES + (me.epoch & 1) * EACH_SIGNATURE)
+
+
+@compiled
+def _splits(me: Any, rank: int) -> int:
+    """Return the address where a rank publishes how many elements it sends to each, and expects from each."""
+    return int(_header(me, rank) + SPLITS + (me.epoch & 1) * EACH_SPLITS)
+
+
+def new_rank(memory: int, ranks: int, rank: int) -> Any:
+    """Return the record of a rank between calls, as an array of one."""
+    made = np.zeros(1, RANK)
+    made["ranks"], made["rank"], made["memory"], made["epoch"] = ranks, rank, memory, 1
+    return made

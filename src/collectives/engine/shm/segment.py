@@ -17,14 +17,14 @@ import secrets
 import socket
 import struct
 import warnings
+from typing import Any
 from weakref import finalize
 
-import numpy as np
 from torch import distributed as dist
 
 from collectives.engine.handshake import all_gather_bytes
 from collectives.engine.mesh import Mesh
-from collectives.engine.shm.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
+from collectives.engine.shm.run import HEADER, REGION, new_rank
 from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
 
 SECONDS = 30  # that the first rank may take to pass the memory on
@@ -48,9 +48,10 @@ class Segment:
             raise OSError("memory of another size, or whose size may change")
         self.address = _mapped(descriptor, nbytes)
         finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False  # a thread may still use it
-        self.state, self.checked = new_state(self.address, ranks, mesh.rank % ranks), np.zeros(ranks, dtype=np.int64)
-        self.signature = np.zeros(EACH_SIGNATURE, dtype=np.uint8)  # of a call that sends messages
-        self.state[SPINS] = SPINS_ALONE if mesh.spins == MANY_SPINS else 0
+        self.rank = new_rank(self.address, ranks, mesh.rank % ranks)  # the record that compiled code reads and writes
+        self.rank["spins"] = SPINS_ALONE if mesh.spins == MANY_SPINS else 0
+        self.at = self.rank.ctypes.data
+        self.entered: dict[bytes, Any] = {}  # of the last call that sent messages: what it publishes
 
 
 def _mapped(descriptor: int, nbytes: int) -> int:

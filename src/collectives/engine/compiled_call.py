@@ -1,4 +1,6 @@
-"""What a call needs that is worked out once and kept: the algorithm, one rank's plan, chunk edges and a signature."""
+"""Compile a call: choose its algorithm, compile what this rank does for each size, op and dtype, and keep it."""
+
+from __future__ import annotations
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,14 +14,13 @@ from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine, ful
 from collectives.contracts import COMPACT
 from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
-from collectives.engine.communicator import Membership
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
 from collectives.engine.probe import choose_by_reads
-from collectives.engine.program import Plan, compact, completed, is_straight, stages
+from collectives.engine.program import COMPILED, PYTHON, Plan, compact, completed, is_straight, stages
 from collectives.engine.reduce import refusal, takes_wire
 from collectives.engine.slots import SlotPlan, slot_plan
-from collectives.engine.transport import shared_memory_or_none
+from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, check_ranks_only
 from collectives.units import MAX_SEGMENTS_STARTED
@@ -33,21 +34,34 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 Splits = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class TensorKind(NamedTuple):
-    """What of a tensor decides whether we can take it."""
+class Membership(NamedTuple):
+    """One rank's place in a group: what carries its messages ("gloo", "nccl"), and the machine as JSON.
 
-    device: torch.device
+    ``ranks_per_host`` ranks in a row share memory.
+    """
+
+    rank: int
+    p: int
+    over: str
+    machine: bytes
+    ranks_per_host: int = 1
+
+
+class TensorKind(NamedTuple):
+    """What of a tensor decides whether a rank can take it, and what it then does."""
+
     dtype: torch.dtype
+    numel: int
+    device: torch.device
     contiguous: bool
 
 
-def kind_of(tensor: torch.Tensor) -> TensorKind:
-    """The kind of a tensor."""
-    return TensorKind(tensor.device, tensor.dtype, tensor.is_contiguous())
-
-
 class CallKey(NamedTuple):
-    """What a call asks for, without its data; ``n`` is the elements of the whole buffer."""
+    """What a call asks for, without its data.
+
+    ``in_place`` says that one tensor is input and output; then there is no ``source``. A plain tuple of the same fields
+    is the same key.
+    """
 
     collective: str
     algorithm: str
@@ -55,61 +69,58 @@ class CallKey(NamedTuple):
     root: int | None
     op: dist.ReduceOp.RedOpType | None
     splits: Splits | None
-    n: int
-    kind: TensorKind
-    other: TensorKind | None  # the input's, where it is another tensor than the output
+    barrier: bool
+    in_place: bool
+    target: TensorKind | None
+    source: TensorKind | None
+
+    @property
+    def kind(self) -> TensorKind:
+        """The kind of the output, or else of the input: they share dtype and device."""
+        found = self.target or self.source
+        if found is None:
+            raise ValueError(f"{self.collective} without any tensor")
+        return found
+
+    def elements(self, p: int) -> int:
+        """Return the elements of the whole buffer, the same on every rank (but with an all-to-all's own splits)."""
+        by_output = self.collective in ("scatter", "reduce_scatter")
+        kind = self.target if by_output or self.in_place else self.source
+        if kind is None:
+            raise ValueError(f"{self.collective} needs an {'output' if by_output else 'input'} on this rank")
+        return kind.numel * (p if by_output or self.collective in ("gather", "all_gather") else 1)
 
 
-def call_key(call: Call, p: int) -> CallKey:
-    """What a call on p ranks asks for."""
-    some = call.any_tensor()
-    other = None if call.input is None or call.input is some else kind_of(call.input)
-    return CallKey(
-        call.collective,
-        call.algorithm,
-        call.segments,
-        call.root,
-        call.op,
-        call.splits,
-        _length(call, p),
-        kind_of(some),
-        other,
-    )
+def call_key(call: Call) -> CallKey:
+    """Return the key of a call."""
+    in_place = call.input is call.output
+    kinds = kind_of(call.output), None if in_place else kind_of(call.input)
+    options = call.collective, call.algorithm, call.segments, call.root, call.op, call.splits, call.barrier
+    return CallKey(*options, in_place, *kinds)
 
 
-def _length(call: Call, p: int) -> int:
-    """Elements of the whole buffer, the same number on every rank (but in an all-to-all with splits of its own)."""
-    by_output = call.collective in ("scatter", "reduce_scatter")
-    tensor = call.output if by_output else call.input
-    if tensor is None:
-        raise ValueError(f"{call.collective} needs an {'output' if by_output else 'input'} on this rank")
-    return tensor.numel() * (p if by_output or call.collective in ("gather", "all_gather") else 1)
+def kind_of(tensor: torch.Tensor | None) -> TensorKind | None:
+    """Return the kind of a tensor, if there is one."""
+    return tensor if tensor is None else TensorKind(tensor.dtype, tensor.numel(), tensor.device, tensor.is_contiguous())
 
 
-class Prepared(NamedTuple):
-    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
+class CompiledCall(NamedTuple):
+    """What one rank does for calls of one key.
 
-    ``stages`` is what the rank does in its place if ranks share memory: a `published.Ready` on its host, or a plan of
-    messages between hosts. With a ``wire`` the buffer is float32, in whole blocks.
+    ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its host, or a plan of
+    messages between hosts. With a ``wire`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
+    source and target of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
     """
 
     plan: Plan
     edges: Ints
+    n: int
     signature: bytes
     performed: Performed
     stages: tuple[Any, ...] = ()
     wire: str | None = None
-
-
-def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:
-    """Whether "auto" chooses by what the ranks have measured on published buffers, on which the call is executed."""
-    return bool(
-        us.ranks_per_host == us.p > 1
-        and wanted.algorithm == "auto"
-        and wanted.segments is None
-        and wanted.splits is None
-        and machine.name == MEASURED
-    )
+    is_shared: bool = False
+    waits_for_all: bool = False
 
 
 class Compiled(NamedTuple):
@@ -120,18 +131,14 @@ class Compiled(NamedTuple):
     longest: int
 
 
-def prepare(us: Membership, wanted: CallKey) -> Prepared:
+def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> CompiledCall:
     """Choose, build, check and compile what one rank does. Raises ValueError for what cannot be executed."""
-    return _prepared.get((us, wanted), partial(_prepare, us, wanted))
-
-
-def _prepare(us: Membership, wanted: CallKey) -> Prepared:
-    check(us.over, wanted)
-    collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
+    check(me.over, wanted)
+    collective, rank, p, n, splits = wanted.collective, me.rank, me.p, wanted.elements(me.p), wanted.splits
     algorithm, wire = split(wanted.algorithm)
-    machine = decode_machine(us.machine)
-    nbytes = bytes_on_wire(n, n * wanted.kind.dtype.itemsize, wanted.algorithm)
-    if machine and _is_published(us, wanted, machine):
+    machine, dtype = decode_machine(me.machine), wanted.kind.dtype
+    nbytes = bytes_on_wire(n, n * dtype.itemsize, wanted.algorithm)
+    if machine and _goes_by_memory(me, wanted, machine):
         link = machine.network
         name, segments = choose_by_reads(collective, p, nbytes, link.alpha, link.beta), 1
     else:
@@ -141,15 +148,37 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     name = f"{name}/{wire}" if wire else name
     averages = wanted.op == dist.ReduceOp.AVG
     key = ScheduleKey(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
-    compiled = _plans.get((key, n, splits), partial(_compile, key, n, splits))
-    same = signature(
-        collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
+    made = _plans.get((key, n, splits), partial(_compile, key, n, splits))
+    same = signature(collective, name, wanted.op, dtype, None if splits is not None else n, wanted.root, segments)
+    found = tuple[Any, ...]()
+    if shares_memory and not wire and (n or me.ranks_per_host == p):  # else nothing says that all have called
+        parts = _parts.get((key, me.ranks_per_host), partial(_publish, key, me.ranks_per_host))
+        found = _stages(parts, made, wanted, key, same)
+    is_shared = len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
+    by = machine if algorithm == "auto" else None
+    performed = Performed(name, segments, by, *_executor(me, found))
+    waits = wanted.barrier and (splits is not None or wanted.root is not None or n == 0)
+    return CompiledCall(made.plan, made.edges, n, same, performed, found, wire, is_shared, waits)
+
+
+def _goes_by_memory(me: Membership, wanted: CallKey, machine: Machine) -> bool:
+    """Return True if "auto" chooses by what the ranks have measured in shared memory, where the call is executed."""
+    return bool(
+        me.ranks_per_host == me.p > 1
+        and wanted.algorithm == "auto"
+        and wanted.segments is None
+        and wanted.splits is None
+        and machine.name == MEASURED
     )
-    by, shared = machine if algorithm == "auto" else None, tuple[Any, ...]()
-    if us.ranks_per_host > 1 and not wire and (n or us.ranks_per_host == p):  # else nothing says that all have called
-        parts = _parts.get((key, us.ranks_per_host), partial(_publish, key, us.ranks_per_host))
-        shared = _stages(parts, compiled, wanted, key, same)
-    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), shared, wire)
+
+
+def _executor(me: Membership, stages: tuple[Any, ...]) -> tuple[str, str | None]:
+    """Return what follows the program, and what carries the call: memory that ranks share, TCP, or both."""
+    if DEVICES[me.over] != "cpu":
+        return PYTHON, None
+    if not stages:
+        return COMPILED, TCP if me.p > 1 else None
+    return COMPILED, MIXED if any(isinstance(stage, Plan) for stage in stages) else SHARED_MEMORY
 
 
 class ScheduleKey(NamedTuple):
@@ -204,19 +233,23 @@ def _publish(key: ScheduleKey, ranks_per_host: int) -> Parts:
     return tuple(parts)
 
 
-def _stages(parts: Parts, compiled: Compiled, wanted: CallKey, key: ScheduleKey, same: bytes) -> tuple[Any, ...]:
-    """The stages for tensors of one size, op and dtype; none if published buffers do not take them."""
-    found = list[Any]()
+def _stages(parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, same: bytes) -> tuple[Any, ...]:
+    """Return the stages for tensors of one size, op and dtype; none if shared memory does not take them."""
+    found, kind = list[Any](), (wanted.op, wanted.kind.dtype)
     for part in parts:
         if isinstance(part, Schedule):
-            found.append(plan(part, key.rank, compiled.edges, key.finished(key.schedule())))
+            found.append(plan(part, key.rank, made.edges, key.finished(key.schedule())))
             continue
-        kind = wanted.op, wanted.kind.dtype
-        ready = shared_memory_or_none().ready(part, *compiled[1:], *kind, same, key.p, wanted.splits or ())
-        if ready is None:
+        each = shared_memory().shared_call(part, *made[1:], *kind, same, key.p, wanted.splits or ())
+        if each is None:
             return ()
-        found.append(ready)
+        found.append(each)
     return tuple(found)
+
+
+def nbytes_of(made: CompiledCall) -> int:
+    """Return about how much memory a compiled call takes."""
+    return sum(_nbytes(each, made.edges) for each in (made.plan, *made.stages) if isinstance(each, Plan))
 
 
 def _nbytes(made: Plan, edges: Ints) -> int:
@@ -225,10 +258,7 @@ def _nbytes(made: Plan, edges: Ints) -> int:
     return 4096 + 5 * sum(each.nbytes for each in arrays) + edges.nbytes
 
 
-# Calls of different ops and dtypes share plans, so what both keep is mostly the same.
-_prepared: BoundedCache[Prepared] = BoundedCache(
-    lambda made: sum(_nbytes(each, made.edges) for each in (made.plan, *made.stages) if isinstance(each, Plan))
-)
+# Calls of different ops and dtypes share plans.
 _plans: BoundedCache[Compiled] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
 _parts: BoundedCache[Parts] = BoundedCache(
     lambda made: 1024 + sum(each.nbytes for each in made if isinstance(each, SlotPlan))
@@ -237,7 +267,7 @@ _parts: BoundedCache[Parts] = BoundedCache(
 
 def check(over: str, wanted: CallKey) -> None:
     """Raise ValueError for tensors or an op that cannot be executed over such a group."""
-    kinds = [wanted.kind, *([wanted.other] if wanted.other else [])]
+    kinds = [kind for kind in (wanted.target, wanted.source) if kind] or [wanted.kind]
     devices, dtypes = {kind.device.type for kind in kinds}, {kind.dtype for kind in kinds}
     if devices != {DEVICES.get(over)}:
         raise ValueError(

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.engine import prepared
+from collectives.engine import compiled_call
 from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call
-from collectives.engine.communicator import Membership
+from collectives.engine.compiled_call import CompiledCall, Membership, ScheduleKey, call_key, compile_call
 
 US = Membership(1, 4, "gloo", b"")
-KEY = prepared.ScheduleKey("all_reduce", "ring", 16, None, 1, None, 3, False)
+KEY = ScheduleKey("all_reduce", "ring", 16, None, 1, None, 3, False)
 
 
 @pytest.fixture
@@ -22,27 +22,26 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How many times a plan was compiled for a buffer that ends with an element."""
     found: Counter[int] = Counter()
 
-    def plan(schedule: Any, rank: int, edges: Any, finished: Any, plan: Any = prepared.plan) -> Any:
+    def plan(schedule: Any, rank: int, edges: Any, finished: Any, plan: Any = compiled_call.plan) -> Any:
         found[int(edges[-1])] += 1
         return plan(schedule, rank, edges, finished)
 
-    monkeypatch.setattr(prepared, "plan", plan)
-    for name in ("_prepared", "_plans"):
-        monkeypatch.setattr(prepared, name, BoundedCache(getattr(prepared, name)._nbytes))
+    monkeypatch.setattr(compiled_call, "plan", plan)
+    monkeypatch.setattr(compiled_call, "_plans", BoundedCache(compiled_call._plans._nbytes))
     return found
 
 
-def prepare(n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.SUM) -> prepared.Prepared:
+def prepare(n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.SUM) -> CompiledCall:
     tensor = torch.zeros(n, dtype=dtype)
     call = Call("all_reduce", tensor, tensor, op, None, None, "ring", None)
-    return prepared.prepare(US, prepared.call_key(call, US.p))
+    return compile_call(US, call_key(call), shares_memory=False)
 
 
 def test_more_segments_than_a_rank_compiles_in_seconds_are_refused(compiled: Counter[int]) -> None:
     tensor = torch.zeros(3)
     call = Call("all_reduce", tensor, tensor, dist.ReduceOp.SUM, None, None, "two_tree", 20_000)
     with pytest.raises(ValueError, match="segments: got 20000, expected at most 1024"):
-        prepared.prepare(US, prepared.call_key(call, US.p))
+        compile_call(US, call_key(call), shares_memory=False)
     assert not compiled
 
 
@@ -82,7 +81,7 @@ def test_the_least_recently_used_goes_when_the_bytes_are_used_up() -> None:
 def test_a_plan_is_counted_with_about_the_memory_that_it_takes() -> None:
     prepare(64)
     tracemalloc.start()
-    many = [prepared._compile(KEY, n, None) for n in range(1000, 1020)]
+    many = [compiled_call._compile(KEY, n, None) for n in range(1000, 1020)]
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.6 < sum(prepared._nbytes(each.plan, each.edges) for each in many) / used < 1.7
+    assert 0.6 < sum(compiled_call._nbytes(each.plan, each.edges) for each in many) / used < 1.7

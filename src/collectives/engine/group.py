@@ -1,0 +1,385 @@
+"""One process in a process group: its rank, its connections, the machine that "auto" goes by, and its calls.
+
+`perform` is the only entry for a call. What a call needs is compiled once and kept by its key, and `prepare` keeps the
+tensors' addresses, too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import finalize, ref
+
+import torch
+from torch import distributed as dist
+
+from collectives.autotune import decode_machine, encode_machine
+from collectives.engine.barrier import barrier
+from collectives.engine.buffers import addresses, fill, hand_over, scratch_of, shared_tensors
+from collectives.engine.cache import BoundedCache
+from collectives.engine.call import Call, Performed
+from collectives.engine.codec import decode, encode, whole_blocks
+from collectives.engine.compiled_call import (
+    DEVICES,
+    CompiledCall,
+    Membership,
+    call_key,
+    check,
+    compile_call,
+    nbytes_of,
+)
+from collectives.engine.handshake import MessageError, all_gather_bytes, global_ranks
+from collectives.engine.mesh import Mesh
+from collectives.engine.nccl import execute_in_batches
+from collectives.engine.probe import measure_machine
+from collectives.engine.program import Plan
+from collectives.engine.tcp.execute import execute
+from collectives.engine.transport import shared_memory, shared_memory_or_none
+from collectives.engine.work import FORKED
+
+CONCURRENT_USE = (
+    "two threads use one process group at the same time, so nothing says which of their calls belong together: "
+    "make a group for each thread, or use async_op"
+)
+NO_GROUP = "no process group: call torch.distributed.init_process_group first"
+
+
+def perform(call: Call) -> Performed:
+    """Perform the collective, and return its algorithm and segments; every rank of the group makes the same call.
+
+    The same is: the same collective, algorithm, segments, root, op, dtype and sizes. Over gloo a rank that receives a
+    message of another call raises RuntimeError, which names the sender and what differs. A group is for one thread at
+    a time; RuntimeError where two use it at once. ValueError for tensors, an op or an algorithm that we do not have.
+
+    Floating-point sums are taken in the order that the schedule gives. Where that is one order for all ranks
+    (`summation.is_alike`: every all-reduce but swing_doubling), all ranks end with the same bits. float16 and bfloat16
+    are added in float32 and rounded once per step: after h steps of adding, the result is within
+    ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
+    AVG is the sum, divided once by the rank that completes it (integers towards zero).
+
+    With a wire (``ring/mxint8``, `collectives.wire`) all sums are taken in float32. What a rank sends it rounds to the
+    wire first, in its own buffer, too, and the result at the end. So all ranks end with the same bits where they do
+    without a wire. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo,
+    and always by messages.
+    """
+    return _caller(call).perform(call)
+
+
+def prepare(call: Call) -> PreparedCall:
+    """Return the call as an object that performs it each time it is called, on the same tensors, as MPI 4's requests.
+
+    Every rank of the group prepares the same call, which may compile, connect and measure. Raises what `perform` does.
+    """
+    return _caller(call).prepare(call)
+
+
+def connect(group: dist.ProcessGroup) -> None:
+    """Make what calls in the background need, after all that takes all ranks together: the machine and connections.
+
+    Raises ValueError for a group that is not gloo's.
+    """
+    me = communicator(group)
+    if DEVICES.get(me.over) != "cpu":
+        raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
+    if me.membership is None:
+        me.join(torch.device("cpu"))
+    me.mesh(is_background=True)
+
+
+class Communicator:
+    """What one process keeps of a process group: its rank, the machine of "auto", and the callers of both kinds."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.rank, self.p, self.over = group.rank(), group.size(), group.name()
+        self._group = ref(group)
+        self.callers = Caller(self, False), Caller(self, True)  # of calls in the foreground, and in the background
+        self.membership: Membership | None = None  # not before the group is first used
+
+    def group(self) -> dist.ProcessGroup:
+        """Return the process group. Raises RuntimeError if it was destroyed."""
+        group = self._group()
+        if group is None:
+            raise RuntimeError("the process group was destroyed")
+        return group
+
+    def join(self, device: torch.device) -> Membership:
+        """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
+
+        If it names none, CPU ranks measure their links. Raises ValueError, on every rank, for one that is not there.
+        """
+        group, on_cpus = self.group(), self.p > 1 and device.type == "cpu"
+        told = all_gather_bytes(encode_machine() if self.rank == 0 else b"", group, device)[0]
+        decode_machine(told)
+        mesh = self.mesh() if on_cpus else None
+        if not told and mesh:
+            told = measure_machine(mesh, group).model_dump_json().encode()
+        sharing = mesh.ranks_per_host if mesh and mesh.segment else 1
+        self.membership = Membership(self.rank, self.p, self.over, told, sharing)
+        return self.membership
+
+    def mesh(self, is_background: bool = False) -> Mesh:
+        """Return the connections of calls in the foreground or in the background; all ranks make them together."""
+        return self.callers[is_background].connect()
+
+    def leave_to_parent(self) -> None:
+        """In a process that was forked: close its copies of the connections, which stay the parent's."""
+        for caller in self.callers:
+            caller.refuse(FORKED)
+
+    def close(self) -> None:
+        """Close all connections. A call that uses them fails, here and on the other ranks."""
+        for caller in self.callers:
+            caller.close()
+
+
+class Caller:
+    """The calls that a rank makes in a group one after the other, in the foreground or in the background.
+
+    They have connections of their own. Two threads that call at once both fail, because ranks may take their calls in
+    different orders.
+    """
+
+    def __init__(self, me: Communicator, is_background: bool) -> None:
+        self._me, self._is_background = me, is_background
+        self._mesh: Mesh | None = None
+        self._lock, self._refusal = threading.Lock(), ""
+        self._compiled: BoundedCache[CompiledCall] = BoundedCache(nbytes_of)
+
+    def connect(self) -> Mesh:
+        """Return the connections; all ranks make them together, at the first call."""
+        if self._mesh is None:
+            group = self._me.group()
+            self._mesh = Mesh(group, self._is_background)
+            if self._mesh.ranks_per_host > 1:
+                self._mesh.segment = shared_memory_or_none().share(group, self._mesh)
+        return self._mesh
+
+    def perform(self, call: Call) -> Performed:
+        """Perform a call; the function `perform` says how."""
+        self._begin()
+        try:
+            made = self._compiled.find(_key(call)) or self._compile(call)
+            if made.is_shared and call.output is not None:
+                at = call.output.data_ptr()
+                self._share(made, at, at, at)
+            else:
+                self._execute(made, call)
+        except RuntimeError as error:
+            raise self._error(error, call) from error
+        finally:
+            self._lock.release()
+        if self._refusal:
+            raise RuntimeError(self._refusal)
+        return made.performed
+
+    def prepare(self, call: Call) -> PreparedCall:
+        """Compile a call that is performed later, again and again."""
+        self._begin()
+        try:
+            return PreparedCall(self, call, self._compile(call))
+        finally:
+            self._lock.release()
+
+    def repeat(self, made: CompiledCall, call: Call, at: int) -> None:
+        """Perform a call that was prepared; ``at`` is its tensor's address where shared memory alone serves it."""
+        self._begin()
+        try:
+            if at:
+                self._share(made, at, at, at)
+            else:
+                self._execute(made, call)
+        except RuntimeError as error:
+            raise self._error(error, call) from error
+        finally:
+            self._lock.release()
+        if self._refusal:
+            raise RuntimeError(self._refusal)
+
+    def _begin(self) -> None:
+        """Become the one thread that calls. Raises RuntimeError if another one does, or the process was forked."""
+        if self._refusal or not self._lock.acquire(blocking=False):
+            if not self._refusal:
+                self._refusal = CONCURRENT_USE
+                self.close()
+            raise RuntimeError(self._refusal)
+
+    def _compile(self, call: Call) -> CompiledCall:
+        me, wanted = self._me, call_key(call)
+        device = wanted.kind.device
+        if me.membership is None:
+            check(me.over, wanted)  # before ranks talk
+        membership = me.membership or me.join(device)
+        mesh = self.connect() if device.type == "cpu" else None
+        shares = bool(mesh and mesh.segment)
+        return self._compiled.get(wanted, lambda: compile_call(membership, wanted, shares))
+
+    def _share(self, made: CompiledCall, own: int, source: int, target: int) -> None:
+        """Execute a call of one stage in shared memory, on tensors at these addresses."""
+        mesh: Any = self._mesh
+        mesh.begin(made.signature)
+        try:
+            shared_memory().execute(made.stages[0], own, source, target, mesh, made.waits_for_all)
+        except BaseException as error:
+            mesh.fail(error)
+            raise
+        finally:
+            mesh.end()
+
+    def _execute(self, made: CompiledCall, call: Call) -> None:
+        me, mesh = self._me, self._mesh
+        if made.stages and mesh:
+            tensors, scratch = shared_tensors(call, made, me.rank), scratch_of(made, call.any_tensor())
+            with mesh.begin(made.signature):
+                _execute_stages(made, tensors, scratch, mesh, call.op)
+        elif made.wire and mesh:
+            _execute_coded(made, call, mesh)
+        else:
+            work, scratch = fill(call, made, me.rank, me.p)
+            if call.any_tensor().device.type == "cpu" and mesh:
+                _execute_messages(made, call, work, scratch, mesh)
+            else:
+                execute_in_batches(made.plan, work, scratch, me.group(), call.op, me.p)
+            hand_over(call, work, made.edges, me.rank, me.p)
+
+    def _error(self, error: RuntimeError, call: Call) -> RuntimeError:
+        """Return the error of a call that failed, as the caller gets it."""
+        if self._refusal:
+            return RuntimeError(self._refusal)
+        if not isinstance(error, MessageError):
+            return error
+        group = self._me.group()
+        made = self._compiled.find(_key(call))
+        by = made.performed.algorithm if made else call.algorithm
+        return RuntimeError(
+            f"{call.collective} by {by} failed on rank {global_ranks(group)[self._me.rank]}, {error}{_of(group)}"
+        )
+
+    def refuse(self, why: str) -> None:
+        """Have every later call fail, and close this process's copies of the connections."""
+        self._refusal = why
+        if self._mesh:
+            self._mesh.release()
+
+    def close(self) -> None:
+        """Close the connections: a call that uses them fails, here and on the other ranks."""
+        if self._mesh:
+            self._mesh.close()
+
+
+class PreparedCall:
+    """A call whose tensors, algorithm and options are fixed: each ``call()`` performs it once more."""
+
+    def __init__(self, caller: Caller, call: Call, made: CompiledCall) -> None:
+        self._caller, self._call, self._made, self.performed = caller, call, made, made.performed
+        self._at = call.output.data_ptr() if made.is_shared and call.output is not None else 0
+
+    def __call__(self) -> None:
+        """Perform the call. Raises what `perform` does."""
+        self._caller.repeat(self._made, self._call, self._at)
+
+
+def _execute_stages(
+    made: CompiledCall,
+    tensors: tuple[torch.Tensor | None, ...],
+    scratch: torch.Tensor | None,
+    mesh: Mesh,
+    op: Any,
+) -> None:
+    """Execute the stages one after the other. ``tensors`` are own memory, source and target, which messages come to."""
+    target = tensors[-1]
+    for stage in made.stages:
+        if not isinstance(stage, Plan):
+            own, source, result = addresses(tensors)
+            shared_memory().execute(stage, own, source, result, mesh, made.waits_for_all)
+        elif target is not None:
+            execute(stage, target, scratch, mesh, op)
+    if len(made.stages) > 1:
+        mesh.check_aborts()
+
+
+def _execute_coded(made: CompiledCall, call: Call, mesh: Mesh) -> None:
+    """Execute an all-reduce of the tensor as float32 in whole blocks."""
+    tensor, wire = call.flat_output(), str(made.wire)
+    work = whole_blocks(wire, tensor)
+    _execute_messages(made, call, work, work.new_empty(made.plan.scratch), mesh)
+    tensor.copy_(decode(wire, encode(wire, work))[: len(tensor)])
+
+
+def _execute_messages(made: CompiledCall, call: Call, work: torch.Tensor, scratch: torch.Tensor, mesh: Mesh) -> None:
+    """Send and receive, and wait for all ranks if the call has to; every message has the call's signature."""
+    with mesh.begin(made.signature):
+        if mesh.segment:
+            shared_memory().enter(mesh)
+        execute(made.plan, work, scratch, mesh, call.op, made.wire)
+        if made.waits_for_all:
+            barrier(mesh, pairs=call.splits is not None)
+        mesh.check_aborts()
+
+
+def _key(call: Call) -> Any:
+    """Return the key of a call as a plain tuple, because it is made at each call."""
+    collective, output, given, op, root, _, algorithm, segments, splits, _, has_barrier = call
+    source = target = None
+    if output is not None:
+        target = output.dtype, output.numel(), output.device, output.is_contiguous()
+    if given is not output and given is not None:
+        source = given.dtype, given.numel(), given.device, given.is_contiguous()
+    return collective, algorithm, segments, root, op, splits, has_barrier, given is output, target, source
+
+
+def _of(group: dist.ProcessGroup) -> str:
+    """Return the group's name for an error, if it has not all ranks."""
+    if group.size() == dist.get_world_size():
+        return ""
+    named = group.group_name if group.group_desc == "undefined" else group.group_desc
+    return f" (in process group {named} of {group.size()} ranks)"
+
+
+_communicators: dict[int, Communicator] = {}  # by the number of their group
+
+
+def _forked() -> None:
+    for each in list(_communicators.values()):
+        each.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def communicator(group: dist.ProcessGroup) -> Communicator:
+    """Return the communicator of this process in the group."""
+    return _communicators.get(id(group)) or _new(group)
+
+
+def _new(group: dist.ProcessGroup) -> Communicator:
+    made = _communicators.setdefault(id(group), Communicator(group))
+    finalize(group, _forget, id(group)).atexit = False  # a group that was destroyed leaves no connection behind
+    return made
+
+
+def _forget(number: int) -> None:
+    _communicators.pop(number).close()
+
+
+def _caller(call: Call) -> Caller:
+    """Return the caller of a call. Raises ValueError where there is no process group yet."""
+    group = call.group or dist.group.WORLD
+    found = _communicators.get(id(group))
+    return (found or communicator(group_of(call))).callers[call.background]
+
+
+def group_of(call: Call) -> dist.ProcessGroup:
+    """Return the call's group, by default that of all ranks. Raises ValueError where there is none yet.
+
+    For a group of `collectives.torch_backend` it is the plain group under it.
+    """
+    group = call.group or dist.group.WORLD
+    if group is None:
+        raise ValueError(NO_GROUP)
+    base: Callable[[str], dist.ProcessGroup] | None = getattr(group, "base", None)
+    return base(call.any_tensor().device.type) if base else group
+
+
+shared_memory_or_none()  # before ranks are forked, and not while others wait for this one
