@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.backends import BACKENDS, backend, horovod, mpi, nccl, need, open_mpi, presence
+from collectives.backends import BACKENDS, Backend, backend, horovod, mpi, nccl, need, open_mpi, presence
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
-from collectives.contracts import CONTRACTS
+from collectives.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
 from collectives.launch import launch, programs
 from places import TASKS
@@ -42,6 +42,22 @@ def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     assert set(counted) == has
     assert min(counted.values()) >= 12
     assert len(has) == (5 if name == "horovod" else 8)
+
+
+PERSISTENT = [name for name in BACKENDS if type(backend(name)).prepare is not Backend.prepare]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", PERSISTENT)
+def test_a_persistent_call_reads_and_writes_the_same_tensors_again_and_again(name: str) -> None:
+    """Every call of every collective is checked on data that were written after it was prepared."""
+    once = {"backends": [name], "persistent": True, "ranks": 3, "bytes": [12, 4092], "repetitions": 5}
+    wanted = [Settings(collective=collective, root=2 * (collective in ROOTED), **once) for collective in CONTRACTS]
+    rows = bench([*wanted, Settings(**once, back_to_back=True)]).rows
+    assert [(row["collective"], row["persistent"], row["wrong"]) for row in rows] == [
+        (collective, True, 0) for collective in [*CONTRACTS, "all_reduce"] for _ in once["bytes"]
+    ]
+    assert Counter(row["timing"] for row in rows) == {"met": 16, "back_to_back": 2}
 
 
 @pytest.mark.integration

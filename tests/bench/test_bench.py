@@ -28,6 +28,7 @@ ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
     *("auto", "auto_by", "segments", "executor", "transport", "bound_us", "in_place", "timing", "slowest_rank"),
+    "persistent",
 }
 
 TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host
@@ -61,6 +62,9 @@ TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on
             "gather in place: got mpi, expected one that",
         ),
         ({"in_place": 1}, "in_place: Input should be a valid boolean, got 1"),
+        ({"back_to_back": "yes"}, "back_to_back: Input should be a valid boolean, got 'yes'"),
+        ({"persistent": True, "backends": ["mpi", "gloo"]}, "gloo has no persistent collectives; "),
+        ({"persistent": True, "backends": ["mpi:ring"]}, "mpi:ring has no persistent collectives; "),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback"),
         ({"dtype": "bfloat16", "ranks": 300}, "bfloat16 counts exactly to 256 only"),
         ({"algorithms": ["ring/mxfp4"], "ranks": 5}, "float32 or mxfp4 counts exactly to 4 only, too few to check 5"),
@@ -194,6 +198,27 @@ def test_rows_in_and_out_of_place() -> None:
 
 
 @pytest.mark.integration
+def test_rows_of_calls_back_to_back_are_told_from_others(capsys: Capture) -> None:
+    """Each back end has ranks of its own, so that its rows come together."""
+    words = f"bench --collective {' '.join(CONTRACTS)} --backend p2p gloo --ranks 3 --bytes 12 4K --json"
+    code, out, err = run(capsys, *words.split(), "--back-to-back", "--repetitions", "30")
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["backend"] for row in rows] == ["p2p"] * 2 * len(CONTRACTS) + ["gloo"] * 2 * len(CONTRACTS)
+    assert {(row["timing"], row["persistent"], len(row["samples"]), row["wrong"]) for row in rows} == {
+        ("back_to_back", False, 30, 0)
+    }
+    assert "2 launches, one after the other: p2p; gloo" in err
+
+
+def test_more_calls_are_made_back_to_back_unless_the_settings_say_how_many() -> None:
+    few, many = Settings(), Settings(back_to_back=True)
+    assert [(each.repetitions, each.warmups) for each in (few, many)] == [(20, 3), (200, 20)]
+    assert Settings(back_to_back=True, repetitions=5).repetitions == 5
+    assert Settings(**many.model_dump()) == many
+
+
+@pytest.mark.integration
 def test_a_row_names_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 says a second more than it took (tests/ranks/slow_rank.py)."""
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
@@ -220,6 +245,11 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
     assert wrong["tree"] == 0
     assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
+    once = settings.model_copy(update={"back_to_back": True})
+    events = launch("faulty", {"measure": [once.model_dump()]}, 4, timeout=60)
+    wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
+    assert wrong["tree"] == 0
+    assert 4 * 200 < wrong["ring"] <= 4 * 256  # in the one call that is checked
 
 
 @pytest.mark.parametrize(
@@ -228,6 +258,7 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--bytes 64Q", "invalid size '64Q'; expected for example 4, 64K, 1M or 2G"),
         ("--ranks none", "got 'none', expected a whole number from 0"),
         ("--backend p2p mpi:rnig", "unknown algorithm 'mpi:rnig'"),
+        ("--persistent --backend mpi gloo", "collectives: gloo has no persistent collectives; "),
         ("--timeout 0", "--timeout: got '0', expected seconds: above 0, at most 604800"),
     ],
 )

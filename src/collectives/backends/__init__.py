@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from functools import cache
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from collectives.contracts import REDUCING
@@ -33,7 +35,7 @@ BACKENDS = {
 
 
 class Presence(NamedTuple):
-    """A back end on this machine; ``absent`` is the reason why it is absent, None where it is present."""
+    """Describe a back end on this machine; ``absent`` is the reason why it is absent, None where it is present."""
 
     backend: str
     version: str = ""
@@ -42,7 +44,7 @@ class Presence(NamedTuple):
 
 
 class Backend(ABC):
-    """A library, or code of ours, under one name. Importing its file imports neither torch nor the library."""
+    """Wrap a library, or code of ours, under one name. Importing its file imports neither torch nor the library."""
 
     # The only launcher whose ranks it works on; None if any launcher's will do, because they meet in torch's group.
     launcher: str | None = None
@@ -62,18 +64,30 @@ class Backend(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Version of the library. Raises ImportError with the reason where it is absent on this machine."""
+        """Return the version of the library. Raises ImportError with the reason where it is absent on this machine."""
 
     @abstractmethod
     def devices(self) -> str:
-        """The devices of this machine that it works on, as text; only called where it is present."""
+        """Return the devices of this machine that it works on, as text; only called where it is present."""
 
     @abstractmethod
     def perform(self, call: Call) -> Performed:
         """Perform the collective; every rank of the group calls it alike. Raises ValueError for one that is missing."""
 
+    def bind(self, call: Call) -> Callable[[], Performed]:
+        """Return what performs this call, with what its library needs instead of tensors made before."""
+        return partial(self.perform, call)
+
+    def prepare(self, call: Call) -> AbstractContextManager[Callable[[], None]]:
+        """Prepare a persistent call: what performs it on the same tensors as often as it is called, within a ``with``.
+
+        Every rank of the group prepares it alike. Raises ValueError where the library has no persistent collectives.
+        """
+        del call
+        raise ValueError(_not_persistent(self.name))
+
     def available(self) -> str | None:
-        """Why it is absent on this machine, in one line; None where it is present."""
+        """Return in one line why it is absent on this machine; None where it is present."""
         try:
             self.version()
         except ImportError as error:
@@ -81,7 +95,7 @@ class Backend(ABC):
         return None
 
     def unsupported(self, collective: str, op: str, dtype: str) -> str | None:
-        """What it does not have of this, in one line; None where it has everything.
+        """Return in one line what it does not have of this; None where it has everything.
 
         "avg" is missing also where a library multiplies by 1/p instead of dividing by p: that rounds twice.
 
@@ -93,7 +107,7 @@ class Backend(ABC):
         return found and f"{self.name} has no {found!r}; it lacks {', '.join(self.missing)}"
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str] | None:
-        """The environment that selects an algorithm of the library when ranks start; None if it offers no choice.
+        """Return the variables that select an algorithm of the library when ranks start; None if it offers no choice.
 
         Raises ValueError for an algorithm that it does not have.
         """
@@ -101,17 +115,17 @@ class Backend(ABC):
         return None
 
     def device(self) -> torch.device:
-        """Where this rank's tensors are. Raises RuntimeError if this rank has no such device."""
+        """Return the device of this rank's tensors. Raises RuntimeError if this rank has no such device."""
         import torch
 
         return torch.device("cpu")
 
     def group(self) -> dist.ProcessGroup | None:
-        """The process group of all ranks that it works in; None for torch's default group."""
+        """Return the process group of all ranks that it works in; None for torch's default group."""
         return None
 
     def record(self) -> dict[str, Any]:
-        """What it adds to this rank's environment record, besides versions of packages: values that JSON has."""
+        """Return what it adds to this rank's environment record besides versions of packages: values that JSON has."""
         return {}
 
     def flush(self) -> None:  # noqa: B027  nothing, for most libraries
@@ -123,7 +137,7 @@ class Backend(ABC):
 
 @cache
 def backend(name: str) -> Backend:
-    """The back end of a name. Raises ValueError for an unknown one; an absent library raises only when it is used."""
+    """Return the back end of a name. Raises ValueError for an unknown one; an absent library raises when it is used."""
     if name not in BACKENDS:
         raise ValueError(unknown("backend", name, BACKENDS))
     module, _, attribute = BACKENDS[name].partition(":")
@@ -131,7 +145,7 @@ def backend(name: str) -> Backend:
 
 
 def presence(name: str) -> Presence:
-    """What this machine has of a back end."""
+    """Describe what this machine has of a back end."""
     one = backend(name)
     try:
         return Presence(name, one.version(), one.devices())
@@ -146,7 +160,7 @@ def need(name: str) -> None:
 
 
 def named(typed: str) -> tuple[str, str]:
-    """The back end and its algorithm out of what was typed.
+    """Split what was typed into the back end and its algorithm.
 
     >>> named("mpi:ring"), named("gloo")
     (('mpi', 'ring'), ('gloo', 'default'))
@@ -156,7 +170,7 @@ def named(typed: str) -> tuple[str, str]:
 
 
 def variables_for(typed: str, collective: str) -> dict[str, str]:
-    """The variables to set before the ranks of this algorithm start. Raises ValueError for an unknown one.
+    """Return the variables to set before the ranks of this algorithm start. Raises ValueError for an unknown one.
 
     >>> variables_for("nccl:Tree/Simple", "all_reduce")
     {'NCCL_ALGO': 'Tree', 'NCCL_PROTO': 'Simple'}
@@ -170,3 +184,20 @@ def variables_for(typed: str, collective: str) -> dict[str, str]:
         offer = sorted(each for each in BACKENDS if type(backend(each)).variables is not Backend.variables)
         raise ValueError(f"{name} has no algorithms to choose from, so not {typed!r}; {' and '.join(offer)} have")
     return chosen
+
+
+def need_persistent(typed: str) -> None:
+    """Raise ValueError for a back end without persistent collectives, or where a library's algorithm is named.
+
+    >>> need_persistent("gloo")
+    Traceback (most recent call last):
+    ...
+    ValueError: gloo has no persistent collectives; mpi has
+    """
+    if ":" in typed or type(backend(typed)).prepare is Backend.prepare:
+        raise ValueError(_not_persistent(typed))
+
+
+def _not_persistent(typed: str) -> str:
+    able = [each for each in BACKENDS if type(backend(each)).prepare is not Backend.prepare]
+    return f"{typed} has no persistent collectives; {' and '.join(able)} {'have' if len(able) > 1 else 'has'}"

@@ -18,7 +18,7 @@ from collectives.launch.programs import need_horovodrun
 
 
 class Horovod(Backend):
-    """Horovod's collectives; its background thread would disturb the timings of others."""
+    """Perform Horovod's collectives. Its background thread would disturb the timings of others."""
 
     launcher = "horovodrun"
     busy_polls = True
@@ -29,12 +29,12 @@ class Horovod(Backend):
     )
 
     def version(self) -> str:
-        """Horovod's version. Raises ImportError where it is not installed."""
+        """Return Horovod's version. Raises ImportError where it is not installed."""
         need_horovodrun()
         return f"Horovod {metadata.version('horovod')}"
 
     def devices(self) -> str:
-        """The cores of this machine: its tensors are on CPUs here."""
+        """Return the cores of this machine, as text, because its tensors are on CPUs here."""
         return f"{os.cpu_count()} CPU cores"
 
     def perform(self, call: Call) -> Performed:
@@ -68,7 +68,7 @@ def _perform(hvd: Any, call: Call) -> None:
 
 @cache
 def started() -> Any:
-    """The module ``horovod.torch``, initialised."""
+    """Return the module ``horovod.torch``, initialised."""
     import horovod.torch as hvd
 
     if "HOROVOD_RANK" not in os.environ:
@@ -78,7 +78,7 @@ def started() -> Any:
 
 
 def _meet() -> dict[str, str]:
-    """What horovodrun would set: rank 0 keeps the meeting point, where torch's ranks become Horovod's."""
+    """Return what horovodrun would set. Rank 0 keeps the meeting point, where torch's ranks become Horovod's."""
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousServer

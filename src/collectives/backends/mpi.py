@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -16,7 +18,7 @@ POLL_SECONDS = 0.001
 
 
 class Mpi(Backend):
-    """MPI's collectives; the library picks the algorithm, but Open MPI's all-reduce takes one by name (`open_mpi`)."""
+    """Perform MPI's collectives. The library picks the algorithm, or Open MPI's all-reduce one by name (`open_mpi`)."""
 
     launcher = "mpirun"
     takes_overlapping = False  # MPI forbids it but by MPI_IN_PLACE
@@ -24,7 +26,7 @@ class Mpi(Backend):
     missing = ("float16", "bfloat16", "avg")
 
     def version(self) -> str:
-        """The versions of mpi4py and of mpirun. Raises ImportError where one of them is absent."""
+        """Return the versions of mpi4py and of mpirun. Raises ImportError where one of them is absent."""
         need_mpirun()
         try:
             return f"mpi4py {metadata.version('mpi4py')}, {mpirun_version()}"
@@ -32,11 +34,14 @@ class Mpi(Backend):
             raise ImportError("mpi4py is not installed; `pip install mpi4py`") from None
 
     def devices(self) -> str:
-        """The cores of this machine, as text."""
+        """Return the cores of this machine, as text."""
         return f"{os.cpu_count()} CPU cores"
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str]:
-        """None are needed: a call names its algorithm. Raises ValueError for one that Open MPI does not have."""
+        """Return no variables, because a call names its algorithm.
+
+        Raises ValueError for an algorithm that Open MPI does not have.
+        """
         if collective != "all_reduce":
             raise ValueError(
                 f"{self.name} takes an algorithm for all_reduce only, so not '{self.name}:{algorithm}' for {collective}"
@@ -46,8 +51,36 @@ class Mpi(Backend):
 
     def perform(self, call: Call) -> Performed:
         """Perform the collective by MPI's function of that name, among all ranks."""
-        _perform(_started(), call)
-        return Performed(call.algorithm)
+        return self.bind(call)()
+
+    def bind(self, call: Call) -> Callable[[], Performed]:
+        """Return what performs this call by MPI's function, with the arrays that mpi4py's programs have anyway."""
+        group, name, arguments = _function(_started(), call)
+        function, performed = getattr(group, name), Performed(call.algorithm)
+
+        def perform() -> Performed:
+            function(*arguments)
+            return performed
+
+        return perform
+
+    @contextmanager
+    def prepare(self, call: Call) -> Iterator[Callable[[], None]]:
+        """Prepare MPI's persistent collective of that name, which each call starts and waits for, within a ``with``.
+
+        In Open MPI 5 its component "libnbc" has all of them: they run the algorithms of its nonblocking collectives.
+        """
+        group, name, arguments = _function(_started(), call)
+        request = getattr(group, f"{name}_init")(*arguments)
+
+        def perform() -> None:
+            request.Start()
+            request.Wait()
+
+        try:
+            yield perform
+        finally:
+            request.Free()
 
     def flush(self) -> None:
         """Wait until every rank has what this one has sent; all ranks call it, after a collective.
@@ -63,31 +96,36 @@ class Mpi(Backend):
 MPI = Mpi("mpi")
 
 
-def _perform(mpi: Any, call: Call) -> None:
+def _function(mpi: Any, call: Call) -> tuple[Any, str, tuple[Any, ...]]:
+    """Return a communicator, the name of its method that performs the call, and the method's arguments."""
     world, root = mpi.COMM_WORLD, call.root
     match call.collective:
         case "all_reduce":
             chosen = world if call.algorithm in ITS_OWN else communicator(mpi, call.algorithm)
-            chosen.Allreduce(mpi.IN_PLACE, call.flat_output().numpy(), _op(mpi, call.op))
+            return chosen, "Allreduce", (mpi.IN_PLACE, call.flat_output().numpy(), _op(mpi, call.op))
         case "broadcast":
-            world.Bcast(call.flat_output().numpy(), root)
+            return world, "Bcast", (call.flat_output().numpy(), root)
         case "reduce":
             mine = call.flat_input().numpy()
             given, wanted = (mpi.IN_PLACE, mine) if world.rank == root else (mine, None)
-            world.Reduce(given, wanted, _op(mpi, call.op), root)
+            return world, "Reduce", (given, wanted, _op(mpi, call.op), root)
         case "scatter":
-            world.Scatter(call.flat_input().numpy() if world.rank == root else None, call.flat_output().numpy(), root)
+            given = call.flat_input().numpy() if world.rank == root else None
+            return world, "Scatter", (given, call.flat_output().numpy(), root)
         case "gather":
-            world.Gather(call.flat_input().numpy(), call.flat_output().numpy() if world.rank == root else None, root)
+            wanted = call.flat_output().numpy() if world.rank == root else None
+            return world, "Gather", (call.flat_input().numpy(), wanted, root)
         case "all_gather":
-            world.Allgather(call.flat_input().numpy(), call.flat_output().numpy())
+            return world, "Allgather", (call.flat_input().numpy(), call.flat_output().numpy())
         case "reduce_scatter":
-            world.Reduce_scatter_block(call.flat_input().numpy(), call.flat_output().numpy(), _op(mpi, call.op))
+            given, wanted = call.flat_input().numpy(), call.flat_output().numpy()
+            return world, "Reduce_scatter_block", (given, wanted, _op(mpi, call.op))
         case "all_to_all" if call.splits is None:
-            world.Alltoall(call.flat_input().numpy(), call.flat_output().numpy())
+            return world, "Alltoall", (call.flat_input().numpy(), call.flat_output().numpy())
         case "all_to_all":
             sent, received = call.splits or ((), ())
-            world.Alltoallv([call.flat_input().numpy(), list(sent)], [call.flat_output().numpy(), list(received)])
+            arguments = [call.flat_input().numpy(), list(sent)], [call.flat_output().numpy(), list(received)]
+            return world, "Alltoallv", arguments
         case _:
             raise ValueError(f"mpi does not perform {call.collective!r}")
 
@@ -98,7 +136,7 @@ def _connected() -> None:
 
 
 def _meet() -> None:
-    """A barrier that yields the processor to ranks that have not arrived yet."""
+    """Wait for all ranks, and yield the processor to those that have not arrived yet."""
     met = _started().COMM_WORLD.Ibarrier()
     while not met.Test():
         time.sleep(POLL_SECONDS)

@@ -25,7 +25,7 @@ def device() -> torch.device:
 
 @cache
 def group() -> dist.ProcessGroup:
-    """The process group of all ranks over NCCL; made once, by all of them. Raises RuntimeError without a GPU."""
+    """Return the process group of all ranks over NCCL; made once, by all of them. Raises RuntimeError without a GPU."""
     device()
     made = dist.new_group(backend="nccl")
     if not isinstance(made, dist.ProcessGroup):
@@ -48,5 +48,5 @@ def driver() -> str:
 
 
 def version() -> str:
-    """The version of the NCCL in torch, such as 2.27.3."""
+    """Return the version of the NCCL in torch, such as 2.27.3."""
     return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

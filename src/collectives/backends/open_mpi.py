@@ -18,7 +18,7 @@ ALGORITHMS = ("basic_linear", "nonoverlapping", "recursive_doubling", "ring", "s
 
 
 def number(algorithm: str) -> int:
-    """Open MPI's number of an all-reduce. Raises ValueError for an unknown one.
+    """Return Open MPI's number of an all-reduce. Raises ValueError for an unknown one.
 
     >>> number("ring")
     4
@@ -30,7 +30,7 @@ def number(algorithm: str) -> int:
 
 @cache
 def communicator(mpi: Any, algorithm: str) -> Any:
-    """All ranks, with an all-reduce that takes this algorithm; they ask for it all at the same time.
+    """Return a communicator of all ranks whose all-reduce takes this algorithm; they ask for it all at the same time.
 
     Raises ValueError for an unknown algorithm, and RuntimeError where the library is not Open MPI.
     """
@@ -45,7 +45,7 @@ def communicator(mpi: Any, algorithm: str) -> Any:
 
 @contextmanager
 def _set(library: ctypes.CDLL, wanted: dict[str, int]) -> Iterator[None]:
-    """Within, these parameters have these values; afterwards those that they had."""
+    """Set these parameters within a ``with``; afterwards they have the values that they had."""
     _call(library, "MPI_T_init_thread", 0, ctypes.byref(ctypes.c_int()))
     before = {name: exchange(library, name, value) for name, value in wanted.items()}
     try:
@@ -57,7 +57,7 @@ def _set(library: ctypes.CDLL, wanted: dict[str, int]) -> Iterator[None]:
 
 
 def exchange(library: ctypes.CDLL, name: str, value: int) -> int:
-    """Give a parameter, a number or a truth value, this value; returns the one that it had."""
+    """Give a parameter, a number or a truth value, this value; return the one that it had."""
     index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
     before, after = ctypes.c_int(), ctypes.c_int(value)
     _call(library, "MPI_T_cvar_get_index", name.encode(), ctypes.byref(index), what=name)
@@ -69,6 +69,6 @@ def exchange(library: ctypes.CDLL, name: str, value: int) -> int:
 
 
 def _call(library: ctypes.CDLL, function: str, *arguments: Any, what: str = "its parameters") -> None:
-    """A function of MPI's tool interface, which mpi4py has not."""
+    """Call a function of MPI's tool interface, which mpi4py has not."""
     if error := getattr(library, function)(*arguments):
         raise RuntimeError(f"this MPI does not let {what} be set, as Open MPI does: {function} returned {error}")

@@ -17,11 +17,11 @@ class _PointToPoint(Backend):
 
 
 class OverTcp(_PointToPoint, OnCpus):
-    """CPU tensors, over TCP connections of our own."""
+    """Reduce and move CPU tensors over TCP and shared memory of our own."""
 
 
 class OverNccl(_PointToPoint, OnGpus):
-    """CUDA tensors, over NCCL's sends and receives."""
+    """Reduce and move CUDA tensors over NCCL's sends and receives."""
 
 
 P2P, P2P_NCCL = OverTcp("p2p"), OverNccl("p2p_nccl")

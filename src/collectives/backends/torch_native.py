@@ -19,12 +19,12 @@ NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 
 
 class OnCpus(Backend):
-    """Tensors in main memory, ranks in a gloo group."""
+    """Keep tensors in main memory, and ranks in a gloo group."""
 
     packages: tuple[str, ...] = ("torch",)
 
     def version(self) -> str:
-        """Torch's version. Raises ImportError if it or another package is not installed."""
+        """Return torch's version. Raises ImportError if it or another package is not installed."""
         for name in self.packages:
             try:
                 metadata.version(name)
@@ -33,15 +33,15 @@ class OnCpus(Backend):
         return f"torch {metadata.version('torch')}"
 
     def devices(self) -> str:
-        """The cores of this machine."""
+        """Return the cores of this machine, as text."""
         return f"{os.cpu_count()} CPU cores"
 
 
 class OnGpus(OnCpus):
-    """Tensors on a GPU for each rank, ranks in an NCCL group beside gloo's."""
+    """Keep tensors on a GPU for each rank, and ranks in an NCCL group beside gloo's."""
 
     def version(self) -> str:
-        """NCCL's and torch's version. Raises ImportError without a GPU, or if torch is built without CUDA."""
+        """Return NCCL's and torch's version. Raises ImportError without a GPU, or if torch is built without CUDA."""
         name = super().version()
         import torch
 
@@ -54,25 +54,25 @@ class OnGpus(OnCpus):
         return f"NCCL {nccl.version()}, {name}"
 
     def devices(self) -> str:
-        """The GPUs of this machine."""
+        """Return the GPUs of this machine, as text."""
         import torch
 
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
 
     def device(self) -> torch.device:
-        """The GPU of this rank."""
+        """Return the GPU of this rank."""
         from collectives.backends import nccl
 
         return nccl.device()
 
     def group(self) -> dist.ProcessGroup:
-        """All ranks over NCCL."""
+        """Return the group of all ranks over NCCL."""
         from collectives.backends import nccl
 
         return nccl.group()
 
     def record(self) -> dict[str, Any]:
-        """The GPU of this rank, its UUID, the driver's version, and NCCL's."""
+        """Return the GPU of this rank, its UUID, the driver's version, and NCCL's."""
         import torch
 
         from collectives.backends import nccl
@@ -88,7 +88,7 @@ class OnGpus(OnCpus):
 
 
 class Gloo(OnCpus):
-    """gloo's collectives."""
+    """Perform gloo's collectives."""
 
     missing = ("avg",)
 
@@ -99,10 +99,10 @@ class Gloo(OnCpus):
 
 
 class Nccl(OnGpus, Gloo):
-    """NCCL's collectives; NCCL reads its algorithm from the environment when ranks start, so each needs a launch."""
+    """Perform NCCL's collectives. NCCL reads its algorithm from variables when ranks start, so each needs a launch."""
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str]:
-        """NCCL_ALGO and NCCL_PROTO. Raises ValueError for an algorithm that NCCL does not have."""
+        """Return NCCL_ALGO and NCCL_PROTO. Raises ValueError for an algorithm that NCCL does not have."""
         del collective  # which algorithms one has depends on NCCL's version
         shape, _, protocol = algorithm.partition("/")
         if shape not in NCCL_ALGORITHMS or protocol not in ("", *NCCL_PROTOCOLS):
@@ -143,7 +143,7 @@ def _perform(call: Call) -> None:
 
 
 def _parts(whole: torch.Tensor | None, group: dist.ProcessGroup | None) -> list[torch.Tensor] | None:
-    """The ranks' parts of a tensor, as views of it: what scatter and gather take as lists."""
+    """Return the ranks' parts of a tensor, as views of it, which scatter and gather take as lists."""
     from torch import distributed as dist
 
     return None if whole is None else list(whole.view(-1).view(dist.get_world_size(group), -1).unbind())

@@ -9,7 +9,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -207,6 +209,12 @@ class _Buffers(NamedTuple):
     output: torch.Tensor | None
     expected: torch.Tensor | None
 
+    def clear(self) -> None:
+        """Fill what calls read and write with zeros."""
+        for each in (self.given, self.input, self.output):
+            if each is not None:
+                each.zero_()
+
 
 def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
     """Make the buffers for ``n`` elements of the whole buffer, as nccl-tests counts them, on a device."""
@@ -245,79 +253,154 @@ def _gathered(mine: torch.Tensor) -> torch.Tensor:
     return everything
 
 
+class _Case(NamedTuple):
+    """Hold one configuration at one size on this rank; ``act`` makes its call, and returns ``did`` or None."""
+
+    backend: Backend
+    buffers: _Buffers
+    act: Callable[[], Performed | None]
+    did: Performed
+
+
+def _case(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers, prepared: ExitStack) -> _Case:
+    """Return the case of a configuration. A persistent call stays in ``prepared``, after an ordinary one was made."""
+    one, algorithm = backend(configuration[0]), configuration[1]
+    op, group, output, given = OPS[wanted.op], one.group(), buffers.output, buffers.given
+    call = Call(wanted.collective, output, buffers.input, op, wanted.root, group, algorithm, wanted.segments)
+    act: Callable[[], Performed | None] = one.bind(call)
+    did = Performed(algorithm)
+    if wanted.persistent:
+        did = one.perform(call)
+        one.flush()
+        act = prepared.enter_context(one.prepare(call))
+    if output is None or given is None or buffers.input is given:
+        return _Case(one, buffers, act, did)
+
+    def copy_and_act() -> Performed | None:
+        output.copy_(given)
+        return act()
+
+    return _Case(one, buffers, copy_and_act, did)
+
+
 def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
-    """Measure all configurations at one size in turn. Each round runs each of them once, and begins with another."""
-    configurations = wanted.configurations()
+    """Measure all configurations at one size: in turn, or back to back one after the other."""
+    n, configurations, rounds = wanted.elements(nbytes), wanted.configurations(), wanted.warmups + wanted.repetitions
     devices = [backend(name).device() for name, _ in configurations]
-    buffers = {device: _buffers(wanted, wanted.elements(nbytes), device) for device in dict.fromkeys(devices)}
-    rounds = wanted.warmups + wanted.repetitions
+    buffers = {device: _buffers(wanted, n, device) for device in dict.fromkeys(devices)}
     times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
     wrong = torch.zeros(len(configurations), dtype=torch.int64)
-    did: list[Performed] = [Performed(algorithm) for _, algorithm in configurations]
-    for i in range(rounds):
-        for turn in range(len(configurations)):
-            which = (i + turn) % len(configurations)
-            seconds, errors, did[which] = _once(wanted, configurations[which], buffers[devices[which]])
-            wrong[which] += errors
-            if i >= wanted.warmups:
-                times[which, i - wanted.warmups] = seconds
-        done = {"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds}
+
+    def on_round(rounds_done: int) -> None:
+        done = {"done": nth * rounds + rounds_done, "of": len(wanted.bytes) * rounds}
         report(done | {"where": wanted.where, "collective": wanted.collective})
-    slowest = _last(times)
+
+    with ExitStack() as prepared:
+        pairs = zip(configurations, devices, strict=True)
+        cases = [_case(wanted, configuration, buffers[device], prepared) for configuration, device in pairs]
+        did = (_one_by_one if wanted.back_to_back else _in_turn)(wanted, cases, times, wrong, on_round)
+    last, slowest = _last(times)
+    if wanted.back_to_back:
+        dist.all_reduce(times)
     dist.all_reduce(wrong)
+    samples = times / wanted.ranks if wanted.back_to_back else last
     return [
-        _row(wanted, wanted.elements(nbytes), configuration, did[which], times[which].tolist(), int(wrong[which]))
-        | {"device": devices[which].type, "timing": _timing(wanted.where, backend(configuration[0]))}
-        | {"slowest_rank": slowest[which]}
+        _row(wanted, n, configuration, did[which], samples[which].tolist(), int(wrong[which]))
+        | {"device": devices[which].type, "timing": _timing(wanted, cases[which].backend)}
+        | {"persistent": wanted.persistent, "slowest_rank": slowest[which]}
         for which, configuration in enumerate(configurations)
     ]
 
 
-def _last(times: torch.Tensor) -> list[int]:
-    """Make the times those of the last rank; return which rank that was most often, for each configuration."""
-    mine, rank, p = times.clone(), dist.get_rank(), dist.get_world_size()
-    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
-    votes = (mine == times).sum(dim=1) * p + p - 1 - rank  # of equal ranks the first
+def _in_turn(
+    wanted: Settings, cases: list[_Case], times: torch.Tensor, wrong: torch.Tensor, on_round: Callable[[int], None]
+) -> list[Performed]:
+    """Time every case once in each round, and check every call. Each round begins with another case."""
+    did = [case.did for case in cases]
+    for i in range(wanted.warmups + wanted.repetitions):
+        for turn in range(len(cases)):
+            which = (i + turn) % len(cases)
+            seconds, errors, did[which] = _once(wanted, cases[which])
+            wrong[which] += errors
+            if i >= wanted.warmups:
+                times[which, i - wanted.warmups] = seconds
+        on_round(i + 1)
+    return did
+
+
+def _one_by_one(
+    wanted: Settings, cases: list[_Case], times: torch.Tensor, wrong: torch.Tensor, on_round: Callable[[int], None]
+) -> list[Performed]:
+    """Time each case's calls in a row, of zeros, which no number of reductions changes; check one more call."""
+    did = [case.did for case in cases]
+    for which, case in enumerate(cases):
+        case.buffers.clear()
+        for _ in range(wanted.warmups):
+            case.act()
+        times[which] = torch.tensor(_back_to_back(case, wanted.repetitions), dtype=torch.float64)
+        _, wrong[which], did[which] = _once(wanted, case)
+    on_round(wanted.warmups + wanted.repetitions)
+    return did
+
+
+def _last(times: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """Return the times of the last rank, and which rank that was most often, for each configuration."""
+    last, rank, p = times.clone(), dist.get_rank(), dist.get_world_size()
+    dist.all_reduce(last, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
+    votes = (last == times).sum(dim=1) * p + p - 1 - rank  # of equal ranks the first
     dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-    return (p - 1 - votes % p).tolist()
+    return last, (p - 1 - votes % p).tolist()
 
 
-def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -> tuple[float, int, Performed]:
+def _once(wanted: Settings, case: _Case) -> tuple[float, int, Performed]:
     """Make one call on fresh data; return this rank's seconds, its wrong elements, and what was performed."""
-    (name, algorithm), did = configuration, list[Performed]()
-    one = backend(name)
+    buffers, did = case.buffers, [case.did]
     if buffers.output is not None:
         buffers.output.zero_()
     if buffers.given is not None and buffers.mine is not None:
         buffers.given.copy_(buffers.mine)
-    call = Call(
-        wanted.collective,
-        buffers.output,
-        buffers.input,
-        OPS[wanted.op],
-        wanted.root,
-        one.group(),
-        algorithm,
-        wanted.segments,
-    )
-    copied = None if buffers.input is buffers.given else buffers.given
 
     def act() -> None:
-        if copied is not None and buffers.output is not None:
-            buffers.output.copy_(copied)
-        did.append(one.perform(call))
+        did.append(case.act() or case.did)
 
-    seconds = CLOCKS[_timing(wanted.where, one)](act, one, wanted.collective)
+    seconds = CLOCKS[_clock(wanted.where, case.backend)](act, case.backend, wanted.collective)
     if buffers.output is None or buffers.expected is None:
-        return seconds, 0, did[0]
-    return seconds, int((buffers.output != buffers.expected).sum()), did[0]
+        return seconds, 0, did[-1]
+    return seconds, int((buffers.output != buffers.expected).sum()), did[-1]
 
 
-def _timing(where: str, one: Backend) -> str:
+def _timing(wanted: Settings, one: Backend) -> str:
+    """Return how a back end's calls are timed, as a row says it."""
+    return "back_to_back" if wanted.back_to_back else _clock(wanted.where, one)
+
+
+def _clock(where: str, one: Backend) -> str:
     """Return the clock that times a call: a GPU's own, or on emulated hosts the one that their ranks have in common."""
     if one.device().type == "cuda":
         return "gpu"
     return "agreed" if where.startswith("cluster") else "met"
+
+
+def _back_to_back(case: _Case, calls: int) -> list[float]:
+    """Return the seconds from the end of each call to the end of the next, on this rank or its GPU."""
+    _latest(0.0)
+    if case.backend.device().type == "cuda":
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]  # type: ignore[no-untyped-call]
+        events[0].record()
+        for event in events[1:]:
+            case.act()
+            event.record()
+        torch.cuda.synchronize()
+        seconds = [float(begin.elapsed_time(end)) * 1e-3 for begin, end in pairwise(events)]
+    else:
+        moments = [time.perf_counter()]
+        for _ in range(calls):
+            case.act()
+            moments.append(time.perf_counter())
+        seconds = [end - begin for begin, end in pairwise(moments)]
+    case.backend.flush()
+    _latest(0.0)
+    return seconds
 
 
 def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
@@ -389,7 +472,7 @@ def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend, collective: str) 
     return float(begin.elapsed_time(end)) * 1e-3
 
 
-# What a row's "timing" says.
+# What a row's "timing" says, where calls are not made back to back.
 CLOCKS = {"met": _on_the_clock, "agreed": _on_the_common_clock, "gpu": _on_the_gpu_s_clock}
 
 

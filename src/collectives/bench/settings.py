@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from collectives import units
 from collectives.algorithms import build
 from collectives.autotune import VARIABLE
-from collectives.backends import BACKENDS, backend, named, variables_for
+from collectives.backends import BACKENDS, backend, named, need_persistent, variables_for
 from collectives.config import AlgorithmName
 from collectives.contracts import CONTRACTS
 from collectives.errors import unknown
@@ -21,6 +21,7 @@ from collectives.wire import WIRES, split
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 Repetitions = Annotated[int, Field(ge=1, le=units.MAX_REPETITIONS, strict=True)]
 
 # Bytes of an element, and up to which whole number a dtype counts without rounding.
@@ -48,6 +49,11 @@ class Settings(BaseModel):
     ``in_place`` is nccl-tests' word: input and output are one buffer, or one is the rank's part of the other. With None
     it is as torch's functions are: in place for all-reduce, broadcast and reduce, out of place for the others. Torch
     has none of these three out of place, so a copy of the input is part of their time then.
+
+    With ``back_to_back`` calls follow each other without a barrier, as OSU's and nccl-tests' loops make them: 200 after
+    20, unless the settings have others, and each back end has ranks of its own. Without it every call begins when all
+    ranks have come. With ``persistent`` a call is prepared once and then started again and again, as by MPI 4's
+    ``MPI_Allreduce_init``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,12 +67,19 @@ class Settings(BaseModel):
     dtype: str = "float32"
     op: str = "sum"
     root: Whole = 0
-    in_place: Annotated[bool, Field(strict=True)] | None = None
+    in_place: Flag | None = None
+    back_to_back: Flag = False
+    persistent: Flag = False
     segments: Annotated[Positive, Field(le=units.MAX_SEGMENTS_STARTED)] | None = None
     machine: str | None = None
     repetitions: Repetitions = 20
     warmups: Annotated[Whole, Field(le=units.MAX_REPETITIONS)] = 3
     timeout: Annotated[float, Field(gt=0, le=units.MAX_SECONDS, allow_inf_nan=False)] = 600.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _more_calls_in_a_row(cls, given: Row) -> Row:
+        return {"repetitions": 200, "warmups": 20} | given if given.get("back_to_back") is True else given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -78,6 +91,8 @@ class Settings(BaseModel):
             machine(self.machine)
         for typed in self.backends:
             variables_for(typed, self.collective)
+            if self.persistent:
+                need_persistent(typed)
         for algorithm in self.algorithms:
             if split(algorithm)[0] != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
@@ -150,7 +165,7 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
     """Split settings by back ends, and return the parts of each launch.
 
     Back ends share a launch if what starts their ranks, the number of ranks and the variables are the same, and none
-    of them polls while others are measured.
+    of them polls while others are measured. Back to back each has a launch of its own.
 
     >>> both = Settings(backends=["p2p", "horovod", "gloo"])
     >>> [[(one.where, one.backends) for one in parts] for parts in group_by_launch([both])]
@@ -162,7 +177,8 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
             name = named(typed)[0]
             variables = settings.model_copy(update={"backends": [typed]}).variables()
             where = launcher_for(name, settings.where)
-            key = where, backend(name).busy_polls, settings.ranks, frozenset(variables.items())
+            alone = name if settings.back_to_back or backend(name).busy_polls else None
+            key = where, alone, settings.ranks, frozenset(variables.items())
             launches.setdefault(key, {}).setdefault(nth, []).append(typed)
     return [
         [wanted[nth].model_copy(update={"where": key[0], "backends": backends}) for nth, backends in parts.items()]

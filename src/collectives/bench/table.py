@@ -23,10 +23,13 @@ HEAD = (
 
 def heading(wanted: Sequence[Settings]) -> str:
     """Return the lines above the rows: what is measured, how, and the columns' names."""
+    first, of = wanted[0], ", ".join(each.collective for each in wanted)
+    calls = f"{first.repetitions} back to back" if first.back_to_back else f"{first.repetitions}"
+    each = "the mean of the ranks' times" if first.back_to_back else "the slowest rank's time"
     return (
-        f"# {', '.join(each.collective for each in wanted)} on {wanted[0].ranks} ranks: median of "
-        f"{wanted[0].repetitions} after {many(wanted[0].warmups, 'warm-up')}, each the slowest rank's time; "
-        f"the interval holds the true median with {percent(covered(wanted[0].repetitions))} confidence\n{HEAD}"
+        f"# {'persistent ' * first.persistent}{of} on {first.ranks} ranks: median of "
+        f"{calls} after {many(first.warmups, 'warm-up')}, each {each}; "
+        f"the interval holds the true median with {percent(covered(first.repetitions))} confidence\n{HEAD}"
     )
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collectives.bench import Row, Settings
 
 # The options of `bench` that are fields of `collectives.bench.Settings`, with the same defaults.
-FIELDS: tuple[str, ...] = ("algorithms", "backends", "where", "dtype", "op", "root", "in_place", "segments", "machine")
-FIELDS += ("repetitions", "warmups", "timeout")
+FIELDS: tuple[str, ...] = ("algorithms", "backends", "where", "dtype", "op", "root", "in_place")
+FIELDS += ("back_to_back", "persistent", "segments", "machine", "repetitions", "warmups", "timeout")
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 HEAD = f"{'algorithm':<28} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
@@ -46,8 +46,12 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--segments", type=number, help="for pipelined algorithms (default: from the size)")
     text = "what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE"
     add("--machine", help=text)
-    add("--repetitions", type=number, default=20, help="timed calls (default 20)")
-    add("--warmups", type=number, default=3, help="calls before that (default 3)")
+    text = "no barrier between the timed calls of a back end, each in a launch of its own, as OSU and nccl-tests time"
+    add("--back-to-back", action="store_true", help=text)
+    text = "calls that are prepared once, as MPI 4's MPI_Allreduce_init, by back ends that have them"
+    add("--persistent", action="store_true", help=text)
+    add("--repetitions", type=number, help="timed calls (default 20, or 200 back to back)")
+    add("--warmups", type=number, help="calls before that (default 3, or 20 back to back)")
     add("--timeout", type=seconds, default=TIMEOUT, help=f"seconds for one launch (default {TIMEOUT})")
     add("-b", "--minbytes", type=size, help="the first size, instead of --bytes")
     add("-e", "--maxbytes", type=size, help="the last size (default: the first)")
@@ -84,7 +88,8 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
     collectives = arguments.collective or [collective]
     if arguments.root and not set(collectives) & set(ROOTED):
         raise ValueError(f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none")
-    given = {name: getattr(arguments, name) for name in FIELDS} | ({"bytes": typed} if typed else {})
+    given = {name: value for name in FIELDS if (value := getattr(arguments, name)) is not None}
+    given |= {"bytes": typed} if typed else {}
     try:
         return [
             [Settings(collective=each, ranks=p, **given) for each in collectives] for p in arguments.ranks or [ranks]
