@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import build
-from collectives.engine import transport
-from collectives.engine.shm import segment
-from collectives.engine.shm.run import HEADER, REGION
+from collectives.engine import segment, transport
+from collectives.engine.shm import HEADER, REGION
 from collectives.launch import launch
 from collectives.schedule import Schedule
 from places import TASKS

@@ -13,10 +13,9 @@ from torch import distributed as dist
 from collectives.algorithms import build, executable
 from collectives.compiled import compiled
 from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
-from collectives.engine import system
+from collectives.engine import shm, system
 from collectives.engine.program import compact, completed, stages
-from collectives.engine.shm import run
-from collectives.engine.shm.executor import shared_call
+from collectives.engine.shm import shared_call
 from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SlotPlan, slot_plan
 from collectives.interpret import apply
 from collectives.schedule import Schedule, Step
@@ -119,8 +118,8 @@ def test_a_wrong_slot_is_a_race() -> None:
 def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceOp.SUM) -> None:
     """Every rank's part on a thread, in two calls on the same memory; the second finds what the first has left."""
     p = schedule.p
-    memory = np.zeros(p * (run.HEADER + run.REGION), dtype=np.uint8)
-    ranks, parts = [run.new_rank(memory.ctypes.data, p, rank) for rank in range(p)], plans(schedule)
+    memory = np.zeros(p * (shm.HEADER + shm.REGION), dtype=np.uint8)
+    ranks, parts = [shm.new_rank(memory.ctypes.data, p, rank) for rank in range(p)], plans(schedule)
     cut = schedule.cut(len(data[0]) if schedule.collective not in COMPACT else max(map(len, data)))
     longest = int(np.diff(cut).max(initial=0))
 
@@ -131,10 +130,10 @@ def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceO
         addresses = own.ctypes.data, data[rank].ctypes.data, target.ctypes.data
         call = shared_call(parts[rank], edges, longest, op, torch.from_numpy(data[rank]).dtype, b"same", p)
         assert call
-        status = run.run(ranks[rank].ctypes.data, call.at, *addresses, True, False)
-        while status != run.FINISHED:
-            assert status == run.PAUSE
-            status = run.run(ranks[rank].ctypes.data, call.at, *addresses, True, True)
+        status = shm.run(ranks[rank].ctypes.data, call.at, *addresses, True, False)
+        while status != shm.FINISHED:
+            assert status == shm.PAUSE
+            status = shm.run(ranks[rank].ctypes.data, call.at, *addresses, True, True)
         data[rank][: len(target)] = target
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(p)]
@@ -180,16 +179,16 @@ def test_a_rank_that_sleeps_is_woken() -> None:
 @compiled
 def counted_on(rank: int, count: int) -> bool:
     """Return True if the rank could count on: nobody has given up on it."""
-    return run._count_on(carray(run.pointer(rank), 1, run.RANK)[0], count) == run.FINISHED
+    return shm._count_on(carray(shm.pointer(rank), 1, shm.RANK)[0], count) == shm.FINISHED
 
 
 @pytest.mark.integration  # compiles
 def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
     """Two threads race for one word: compiled code holds no lock of Python's."""
-    memory = np.zeros(2 * (run.HEADER + run.REGION), dtype=np.uint8)
-    first, second = (run.new_rank(memory.ctypes.data, 2, rank) for rank in range(2))
+    memory = np.zeros(2 * (shm.HEADER + shm.REGION), dtype=np.uint8)
+    first, second = (shm.new_rank(memory.ctypes.data, 2, rank) for rank in range(2))
     one, other = first.ctypes.data, second.ctypes.data
-    count, came, gave_up = memory[run.HEADER :].view(np.int64), list[bool](), list[bool]()
+    count, came, gave_up = memory[shm.HEADER :].view(np.int64), list[bool](), list[bool]()
     for mark in range(1, 2000):
         first["peer"], first["mark"], count[0] = 1, mark, mark - 1
         both = threading.Barrier(2)
@@ -200,7 +199,7 @@ def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
 
         def give_up(both: threading.Barrier = both) -> None:
             both.wait()
-            gave_up.append(run.give_up(one))
+            gave_up.append(shm.give_up(one))
 
         threads = [threading.Thread(target=each) for each in (come, give_up)]
         for thread in threads:

@@ -153,7 +153,9 @@ class Caller:
             group = self._me.group()
             self._mesh = Mesh(group, self._is_background)
             if self._mesh.ranks_per_host > 1:
-                self._mesh.segment = shared_memory_or_none().share(group, self._mesh)
+                from collectives.engine.segment import share  # Linux alone has what it needs
+
+                self._mesh.segment = share(group, self._mesh)
         return self._mesh
 
     def perform(self, call: Call) -> Performed:

@@ -24,7 +24,7 @@ from torch import distributed as dist
 
 from collectives.engine.handshake import all_gather_bytes
 from collectives.engine.mesh import Mesh
-from collectives.engine.shm.run import HEADER, REGION, new_rank
+from collectives.engine.shm import HEADER, REGION, new_rank
 from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
 
 SECONDS = 30  # that the first rank may take to pass the memory on

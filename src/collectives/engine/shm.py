@@ -1,13 +1,21 @@
-"""Follow one rank's part of a schedule in shared memory, compiled: wait for counts, add straight from peers' slots.
+"""Execute one rank's part of a schedule in shared memory: wait for counts, add straight from peers' slots.
 
 A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the cache. Blocks use two
 halves of the slots in turn. A rank's count has the block's number, which goes up for ever, above the bits of the step.
 
 A rank that gives up on a peer swaps the peer's count for a negative one, which names itself. The peer fails when it
 next counts on, however late, so of the two either both go on or none.
+
+All of this is compiled code. Python only looks at what has failed, when a rank has waited for a while.
 """
 
-from typing import Any
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import platform
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -15,9 +23,32 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from collectives.compiled import compiled
-from collectives.engine.kernels import combine, divide
-from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET
-from collectives.engine.system import BILLION, fence, load, memmove, now, sched_yield, sleep, store, swap, wake
+from collectives.engine.handshake import NO_CALL, Message, check_header
+from collectives.engine.kernels import Kernels, combine, divide, kernels
+from collectives.engine.mesh import Mesh
+from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan, nothing
+from collectives.engine.system import (
+    BILLION,
+    FUTEX,
+    fence,
+    load,
+    memmove,
+    now,
+    one_at_a_time,
+    sched_yield,
+    sleep,
+    store,
+    swap,
+    wake,
+)
+from collectives.engine.transport import MAX_RANKS_PER_HOST
+from collectives.schedule import Ints
+
+if TYPE_CHECKING:
+    from collectives.engine.segment import Segment
+
+if not FUTEX:
+    raise ImportError(f"no futex: got the processor {platform.machine()}, expected x86_64 or aarch64")
 
 # What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
 # ranks do not fit.
@@ -30,12 +61,14 @@ SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding 
 HEADER = 4096
 DIGESTS, EACH_DIGEST = 8, 8
 SIGNATURES, EACH_SIGNATURE = 128, 64
-SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS`
+SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS_PER_HOST`
 SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
 SLOT = 1 << 20  # bytes of all chunks' slices
 REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
-MAX_RANKS = 32  # of one host that share memory
+LINE = 64  # bytes of a line of the cache
+NOTHING, NO_EDGES = nothing(), np.zeros(2, dtype=np.int64)
+Splits = tuple[tuple[int, ...], ...]
 
 
 def _record(names: str, *others: Any) -> Any:
@@ -60,9 +93,9 @@ CALL = _record(
 RANK = _record(
     "ranks rank memory spins epoch block blocks row at step peer mark own source target",
     ("times", np.int64, 2),
-    ("seen", np.int64, MAX_RANKS),
-    ("compared", np.int64, MAX_RANKS),
-    ("addresses", np.int64, MAX_RANKS),
+    ("seen", np.int64, MAX_RANKS_PER_HOST),
+    ("compared", np.int64, MAX_RANKS_PER_HOST),
+    ("addresses", np.int64, MAX_RANKS_PER_HOST),
 )
 
 
@@ -340,3 +373,144 @@ def new_rank(memory: int, ranks: int, rank: int) -> Any:
     made = np.zeros(1, RANK)
     made["ranks"], made["rank"], made["memory"], made["epoch"] = ranks, rank, memory, 1
     return made
+
+
+def slice_length(plan: SlotPlan, itemsize: int) -> int:
+    """Return the elements of each chunk in a block: whole lines of the cache if there is room; 0 if there is none."""
+    most = SLOT // len(plan.held) // itemsize
+    return most - most % (LINE // itemsize) if most * itemsize >= LINE and LINE % itemsize == 0 else most
+
+
+class SharedCall(NamedTuple):
+    """One rank's part of a schedule, for calls of one size, op and dtype."""
+
+    at: int  # address of ``call``
+    elements: tuple[int, int]  # of the source and of the target
+    needs_own: bool  # whether anything is kept in memory of the rank's own, beside its source and target
+    call: Any  # the record that compiled code reads
+    rows: tuple[Any, ...]  # the arrays whose addresses the record has
+
+
+def shared_call(
+    plan: SlotPlan,
+    edges: Ints,
+    longest: int,
+    op: Any,
+    dtype: Any,
+    signature: bytes,
+    ranks: int,
+    splits: Splits = (),
+) -> SharedCall | None:
+    """Return the plan for tensors with chunks between ``edges``, the longest on any rank of ``longest`` elements.
+
+    An average is over ``ranks``. With ``splits`` (elements to each rank, and from each) the ranks exchange their splits
+    to find the longest. Returns None if a slot is too small for one element of each chunk.
+    """
+    found = kernels(op, dtype)
+    length = slice_length(plan, found.size)
+    if not length:
+        return None
+    return _shared_call(plan, edges, length, max(1, -(-longest // length)), found, signature, ranks, splits)
+
+
+def _shared_call(
+    plan: SlotPlan,
+    edges: Ints,
+    length: int,
+    blocks: int,
+    found: Kernels,
+    signature: bytes,
+    ranks: int = 1,
+    splits: Splits = (),
+) -> SharedCall:
+    call, chunks = np.zeros(1, CALL), plan.layout(edges)
+    rows: dict[str, Any] = {name: getattr(plan, name) for name in ("steps", "waits", "ops", "operands", "copies")}
+    rows["chunks"] = chunks
+    rows["signature"] = np.frombuffer(signature.ljust(EACH_SIGNATURE, b"\0"), dtype=np.uint8)
+    if splits:
+        rows["splits"] = np.array(splits, dtype=np.int64)
+    for name, each in rows.items():
+        call[name] = each.ctypes.data
+    call["step_count"], call["copy_count"] = len(plan.steps) - 1, len(plan.copies)
+    call["length"], call["blocks"], call["divisor"], call["kernels"] = length, blocks, ranks, found
+    call["digest"] = _hash(signature)
+    source, target = (chunks[:, 0] @ plan.held).tolist()
+    return SharedCall(call.ctypes.data, (source, target), plan.needs_own, call, tuple(rows.values()))
+
+
+def _hash(signature: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(signature, digest_size=8).digest(), "little", signed=True)
+
+
+def execute(made: SharedCall, own: int, source: int, target: int, mesh: Mesh, has_barrier: bool) -> None:
+    """Execute a call on this rank's tensors, by their addresses; `run` says what they are.
+
+    Raises MessageError where a peer fails or is late.
+    """
+    at, goes_on = mesh.segment.at, False
+    while (status := run(at, made.at, own, source, target, has_barrier, goes_on)) != FINISHED:
+        _look(mesh, mesh.segment, status)
+        goes_on = True
+
+
+def enter(mesh: Mesh) -> None:
+    """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
+    segment = mesh.segment
+    if mesh.signature not in segment.entered:
+        segment.entered = {mesh.signature: _no_data(mesh.signature)}
+    execute(segment.entered[mesh.signature], 0, 0, 0, mesh, has_barrier=False)
+
+
+def _no_data(signature: bytes) -> SharedCall:
+    return _shared_call(NOTHING, NO_EDGES, 1, 1, Kernels(0, 0, 0, 0, 1), signature)
+
+
+def _look(mesh: Mesh, segment: Segment, status: int) -> None:
+    """Raise MessageError if the peer that this rank waits for calls differently, has gone or given up, or is late."""
+    me = segment.rank[0]
+    number, step, mark = int(me["peer"]), int(me["step"]), int(me["mark"])
+    peer = mesh.on_host[number]
+    if status == DIFFERENT:
+        theirs = _signature_of(segment, number)
+        with mesh.explaining(peer, step):
+            check_header((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
+    if status == UNEVEN:
+        with mesh.explaining(mark if peer == mesh.rank else peer, step):
+            ends = f"rank {mesh.names[peer]} and rank {mesh.names[mark]}"
+            raise OSError(f"splits of {ends} do not fit: {_describe_splits(segment, peer, mark)}")
+    if (own := _count_of(segment, int(me["rank"]))) < 0:
+        peer = mesh.on_host[-1 - own]
+        mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
+        mesh.check_peers([Message(peer, step, is_sent=False)])
+    mesh.check_memory(peer, step, lambda: _count_of(segment, number) >= mark, partial(give_up, segment.at))
+
+
+def _count_of(segment: Segment, number: int) -> int:
+    return ctypes.c_int64.from_address(segment.address + number * HEADER).value
+
+
+def _signature_of(segment: Segment, peer: int) -> bytes:
+    at = segment.address + peer * HEADER + SIGNATURES + int(segment.rank[0]["epoch"] & 1) * EACH_SIGNATURE
+    return ctypes.string_at(at, len(NO_CALL))
+
+
+def _describe_splits(segment: Segment, sender: int, receiver: int) -> str:
+    """Return what the two ranks send and expect."""
+    ranks, parity = int(segment.rank[0]["ranks"]), int(segment.rank[0]["epoch"] & 1)
+    sent, expected = (
+        ctypes.c_int64.from_address(segment.address + rank * HEADER + SPLITS + parity * EACH_SPLITS + 8 * at).value
+        for rank, at in ((sender, receiver), (receiver, ranks + sender))
+    )
+    return f"got {sent} elements, expected {expected}"
+
+
+def _compile() -> None:
+    """Run a call of one rank that does nothing, one process at a time: the others find its code in the cache."""
+    with one_at_a_time(__file__):
+        memory = np.zeros(HEADER + REGION, dtype=np.uint8)
+        rank, made = new_rank(memory.ctypes.data, 1, 0), _no_data(NO_CALL)
+        run(rank.ctypes.data, made.at, 0, 0, 0, False, False)
+        give_up(rank.ctypes.data)
+
+
+_compile()
