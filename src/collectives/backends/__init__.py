@@ -192,7 +192,7 @@ def need_persistent(typed: str) -> None:
     >>> need_persistent("gloo")
     Traceback (most recent call last):
     ...
-    ValueError: gloo has no persistent collectives; mpi has
+    ValueError: gloo has no persistent collectives; p2p, p2p_nccl and mpi have
     """
     if ":" in typed or type(backend(typed)).prepare is Backend.prepare:
         raise ValueError(_not_persistent(typed))
@@ -200,4 +200,4 @@ def need_persistent(typed: str) -> None:
 
 def _not_persistent(typed: str) -> str:
     able = [each for each in BACKENDS if type(backend(each)).prepare is not Backend.prepare]
-    return f"{typed} has no persistent collectives; {' and '.join(able)} {'have' if len(able) > 1 else 'has'}"
+    return f"{typed} has no persistent collectives; {', '.join(able[:-1])} and {able[-1]} have"

@@ -1,5 +1,9 @@
 """Our own back end: the engine over TCP and shared memory, or over NCCL."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
 from collectives.backends import Backend
 from collectives.backends.torch_native import OnCpus, OnGpus
 from collectives.engine.call import Call, Performed
@@ -14,6 +18,18 @@ class _PointToPoint(Backend):
         from collectives.engine.group import perform
 
         return perform(call)
+
+    def bind(self, call: Call) -> Callable[[], Performed]:
+        """Return what performs this call by `group.perform`."""
+        from collectives.engine.group import perform
+
+        return partial(perform, call)
+
+    def prepare(self, call: Call) -> AbstractContextManager[Callable[[], None]]:
+        """Prepare a persistent call, as `group.prepare` says."""
+        from collectives.engine.group import prepare
+
+        return nullcontext(prepare(call))
 
 
 class OverTcp(_PointToPoint, OnCpus):
