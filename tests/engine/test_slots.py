@@ -10,14 +10,14 @@ import torch
 from numba import carray  # type: ignore[attr-defined]
 from torch import distributed as dist
 
+from collectives import interpret
 from collectives.algorithms import build, executable
 from collectives.compiled import compiled
 from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
 from collectives.engine import shm, system
 from collectives.engine.program import compact, completed, stages
 from collectives.engine.shm import shared_call
-from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SlotPlan, slot_plan
-from collectives.interpret import apply
+from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SOURCE, TARGET, SlotPlan, slot_plan
 from collectives.schedule import Schedule, Step
 
 ROOTED = {name for name, each in CONTRACTS.items() if each.rooted}
@@ -113,6 +113,49 @@ def test_a_wrong_slot_is_a_race() -> None:
     last = int(np.flatnonzero(operands[:, 0] != 1)[-1])
     operands[last, 1] = 3 - operands[last, 1]
     assert races([parts[0], parts[1]._replace(operands=operands), parts[2]])
+
+
+@pytest.mark.parametrize("ranks", [[1, 2, 3], [5, 8], pytest.param([7, 13], marks=pytest.mark.extended)])
+@pytest.mark.parametrize("last_first", [False, True])
+def test_plans_played_in_plain_python_keep_the_contract(ranks: list[int], last_first: bool) -> None:
+    for schedule in schedules(ranks):
+        state = np.random.default_rng(schedule.p).integers(1 << 40, size=(schedule.p, schedule.k))
+        own, parts = state.copy(), plans(schedule)
+        interpret.run(schedule, state)
+        for rank, target in enumerate(played_in_python(parts, own, last_first)):
+            wanted = np.flatnonzero(parts[rank].held[:, 1])
+            assert [target[c] for c in wanted] == state[rank, wanted].tolist(), (schedule, rank)
+
+
+def played_in_python(parts: list[SlotPlan], own: np.ndarray, last_first: bool) -> list[dict[int, int]]:
+    """Each rank as far as its waits let it, the last or the first rank first; what the ranks' targets hold then."""
+    places = [{(SOURCE, c): value for c, value in enumerate(each.tolist())} for each in own]
+    counts, rows = [ENTERED] * len(parts), [0] * len(parts)
+    for rank, part in enumerate(parts):
+        for chunk, place in part.copies.tolist():
+            places[rank][place, chunk] = places[rank][SOURCE, chunk]
+    while going := [rank for rank, part in enumerate(parts) if rows[rank] < len(part.steps) - 1]:
+        free = [
+            rank for rank in going if all(counts[peer] >= count for peer, count in waits_of(parts[rank], rows[rank]))
+        ]
+        assert free, "every rank waits for another"
+        rank = max(free) if last_first else min(free)
+        part, held = parts[rank], places[rank]
+        (step, _, op), (_, _, last) = part.steps[rows[rank] : rows[rank] + 2].tolist()
+        for (chunk, place, is_result, _, first), following in zip(
+            part.ops[op:last].tolist(), part.ops[op + 1 :, 4], strict=False
+        ):
+            operands = part.operands[first:following].tolist()
+            held[place, chunk] = sum(places[peer][where, chunk] for peer, where in operands)
+            if is_result:
+                held[TARGET, chunk] = held[place, chunk]
+        counts[rank], rows[rank] = ENTERED + step + 1, rows[rank] + 1
+    return [{chunk: value for (place, chunk), value in each.items() if place == TARGET} for each in places]
+
+
+def waits_of(part: SlotPlan, row: int) -> list[list[int]]:
+    found: list[list[int]] = part.waits[part.steps[row, 1] : part.steps[row + 1, 1]].tolist()
+    return found
 
 
 def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceOp.SUM) -> None:
@@ -259,11 +302,11 @@ def test_hosts_and_what_is_between_them_add_up(p: int, each: int) -> None:
         for stage in found:
             if not stage.is_on_hosts:
                 for step in stage.schedule.steps():
-                    apply(step, values)
+                    interpret.apply(step, values)
                 continue
             for first in range(0, p, each):
                 for step in stage.on_host(range(first, first + each)).steps():
-                    apply(step, values[first : first + each])
+                    interpret.apply(step, values[first : first + each])
         assert (values == total).all() or not found, name
 
 

@@ -9,7 +9,7 @@ because ranks wait for data, not for steps.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count, pairwise
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from collectives.engine.program import (
     Decode,
     Encode,
     Instruction,
-    PairMessage,
     Plan,
     Recv,
     Reduce,
@@ -28,10 +27,10 @@ from collectives.engine.program import (
     Span,
     StepMessages,
     Task,
+    Transfer,
     Wait,
     completed,
-    overlap,
-    places,
+    reductions,
     step_messages,
 )
 from collectives.engine.tcp.state import flatten
@@ -62,7 +61,7 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
     Reduce(into=tensor[0:8], operands=(tensor[0:8], scratch[0:8]))
     Average(span=tensor[0:8])
     """
-    steps = [step_messages(step, rank, edges) for step in schedule.steps()]
+    steps = [step_messages(step, {rank}, edges)[rank] for step in schedule.steps()]
     chunks = completed(schedule, rank) if finished is None else finished
     spans = {
         t: [Span(*edges[[c, c + 1]].tolist()) for c in each if edges[c] < edges[c + 1]] for t, each in chunks.items()
@@ -84,11 +83,21 @@ def as_plan(program: tuple[Task, ...], scratch: int = 0, writes: bool = True, ex
     return Plan(program, scratch, writes, exchanges, flatten(program), first_sends)
 
 
+def places(messages: list[Transfer]) -> list[Span]:
+    """Return the spans of all these messages."""
+    return [span for message in messages for span, _ in message.pieces]
+
+
+def overlap(some: list[Span], others: list[Span]) -> bool:
+    """Tell if any of the one have an element in common with any of the others."""
+    return any(one.overlaps(other) for one in some for other in others)
+
+
 def _is_exchange(steps: list[StepMessages]) -> bool:
     """Whether the rank swaps messages with others, or sends to others in each step what has come in the one before."""
     busy = [messages for messages in steps if messages.sends or messages.receives]
-    to = [{message.peer for message in messages.sends} for messages in busy]
-    by = [{message.peer for message in messages.receives} for messages in busy]
+    to = [{message.dst for message in messages.sends} for messages in busy]
+    by = [{message.src for message in messages.receives} for messages in busy]
     return to == by or (
         [*map(len, to)] == [*map(len, by)]
         and all(one.isdisjoint(following) for one, following in pairwise(to))
@@ -129,13 +138,13 @@ def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span
         late = deque((each for each in late if not overlap(each[0], needed)), maxlen=LATE)
         for message in messages.sends:
             sent, spans = next(number), [span for span, _ in message.pieces]
-            yield task(_Access(spans, [], {("to", message.peer)}), Send(sent, message.peer, t, tuple(spans)))
+            yield task(_Access(spans, [], {("to", message.dst)}), Send(sent, message.dst, t, tuple(spans)))
             sending[sent] = spans
         if messages.receives:
             landed = landing_places(messages, [span for _, memory in late for span in memory])
             receives = [Recv(next(number), peer, t, into) for peer, into in landed.items()]
             memory, written = list(landed.values()), places(messages.receives)
-            arrival = _arrival(receives, list(reductions(messages, rank, landed)))
+            arrival = _arrival(receives, list(_reduces(messages.receives, rank, landed)))
             access = _Access([], memory + written, {("from", peer) for peer in landed})
             yield task(access, *receives, *arrival, *map(Average, finished.get(t, [])))
             late.append((written, [span for span in memory if span.scratch]))
@@ -189,12 +198,12 @@ def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]
     for message in messages.receives:
         span, add = message.pieces[0]
         if len(message.pieces) == 1 and not add and _is_free(messages, span, message):
-            landings[message.peer] = span
+            landings[message.src] = span
         else:
             aside.append(message)
     start = _first_free_offset(sum(message.size for message in aside), taken)
     for message in aside:
-        landings[message.peer] = Span(start, start + message.size, scratch=True)
+        landings[message.src] = Span(start, start + message.size, scratch=True)
         start += message.size
     return landings
 
@@ -205,25 +214,21 @@ def _first_free_offset(size: int, taken: list[Span]) -> int:
     return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
 
 
-def _is_free(messages: StepMessages, span: Span, of: PairMessage) -> bool:
+def _is_free(messages: StepMessages, span: Span, of: Transfer) -> bool:
     """Whether no other message of this step reads or writes the span."""
     others = (message for message in messages.sends + messages.receives if message is not of)
     return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
 
 
-def reductions(messages: StepMessages, rank: int, landings: dict[int, Span]) -> Iterator[Reduce]:
-    """How to reduce what arrived in scratch memory into its places: operands in rank order, our own among them."""
-    arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
-    marks = sorted({mark for m in messages.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
-    for message in messages.receives:
-        landed = landings[message.peer]
-        if landed.scratch:
-            for own, offset, add in _split(message, marks):
-                start = landed.start + offset
-                arrived[own].append((message.peer, Span(start, start + own.stop - own.start, scratch=True), add))
-    for own, pieces in arrived.items():
-        operands = [*pieces, (rank, own, True)] if pieces[0][2] else pieces
-        yield Reduce(own, tuple(span for _, span, _ in sorted(operands)))
+def _reduces(receives: list[Transfer], rank: int, landings: dict[int, Span]) -> Iterator[Reduce]:
+    """Yield what combines the messages that have landed in scratch memory, where they are not in their places."""
+    aside = [each for each in receives if landings[each.src].scratch]
+    for into, contributions in reductions(rank, aside):
+        size, operands = into.stop - into.start, list[Span]()
+        for peer, offset in contributions:
+            start = landings[peer].start + offset if peer != rank else 0
+            operands.append(into if peer == rank else Span(start, start + size, scratch=True))
+        yield Reduce(into, tuple(operands))
 
 
 def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
@@ -234,16 +239,6 @@ def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
             for span in (reduction.into, *reduction.operands)
         )
         yield Reduce(into, tuple(operands))
-
-
-def _split(message: PairMessage, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
-    """A message's pieces, cut where another one begins or ends: (own span, offset in the message, add)."""
-    offset = 0
-    for span, add in message.pieces:
-        inside = [mark for mark in marks if span.start <= mark <= span.stop]
-        for start, stop in pairwise(inside):
-            yield Span(start, stop), offset + start - span.start, add
-        offset += span.stop - span.start
 
 
 class Coder:

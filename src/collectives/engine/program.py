@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -138,61 +139,88 @@ class Plan(NamedTuple):
             yield from task.instructions
 
 
-class PairMessage(NamedTuple):
+class Transfer(NamedTuple):
     """All rows of one pair of ranks in one step: the spans that move, in order, and whether each is added."""
 
-    peer: int
+    src: int
+    dst: int
     pieces: list[tuple[Span, bool]]
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return sum(span.stop - span.start for span, _ in self.pieces)
 
 
 class StepMessages(NamedTuple):
-    """What one rank sends and receives in one step."""
+    """The messages that one rank sends and receives in one step."""
 
-    sends: list[PairMessage]
-    receives: list[PairMessage]
+    sends: list[Transfer]
+    receives: list[Transfer]
 
 
-def step_messages(step: Step, rank: int, edges: Ints) -> StepMessages:
-    """A step as one rank sees it; its chunks lie between ``edges``.
+def step_messages(step: Step, ranks: Set[int], edges: Ints) -> dict[int, StepMessages]:
+    """Return what each of the ranks sends and receives in a step, whose chunks lie between ``edges``.
 
-    >>> step_messages(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
-    [PairMessage(peer=1, pieces=[(tensor[0:4], True)])]
+    Cost: for one rank Python for its rows alone, for several of them for all rows of the step.
+
+    >>> step_messages(Step([0, 1], [1, 0], [0, 1], add=[True, True]), {0}, edges=np.array([0, 4, 8]))[0].sends
+    [Transfer(src=0, dst=1, pieces=[(tensor[0:4], True)])]
     """
-    sent = step.messages(edges)
-    return StepMessages(
-        [_message(step, sent.rows(i), int(sent.dst[i]), edges) for i in np.flatnonzero(sent.src == rank).tolist()],
-        [_message(step, sent.rows(i), int(sent.src[i]), edges) for i in np.flatnonzero(sent.dst == rank).tolist()],
-    )
+    rows: Ints | slice = slice(None)
+    if len(ranks) == 1:
+        (rank,) = ranks
+        rows = np.flatnonzero((step.src == rank) | (step.dst == rank))
+    chunk, pairs = step.chunk[rows], dict[tuple[int, int], list[tuple[Span, bool]]]()
+    columns = step.src[rows], step.dst[rows], edges[chunk], edges[chunk + step.count[rows]], step.add[rows]
+    for src, dst, start, stop, add in zip(*(each.tolist() for each in columns), strict=True):
+        if start < stop and (src in ranks or dst in ranks):
+            pieces = pairs.setdefault((src, dst), [])
+            if pieces and pieces[-1][0].stop == start and pieces[-1][1] == add:
+                start = pieces.pop()[0].start  # one longer piece
+            pieces.append((Span(start, stop), add))
+    found: dict[int, StepMessages] = defaultdict(lambda: StepMessages([], []))
+    for (src, dst), pieces in pairs.items():
+        transfer = Transfer(src, dst, pieces)
+        if src in ranks:
+            found[src].sends.append(transfer)
+        if dst in ranks:
+            found[dst].receives.append(transfer)
+    return found
 
 
-def _message(step: Step, rows: Ints, peer: int, edges: Ints) -> PairMessage:
-    pieces: list[tuple[Span, bool]] = []
-    for row in rows.tolist():
-        chunk = step.chunk[row]
-        _append(pieces, Span(int(edges[chunk]), int(edges[chunk + step.count[row]])), bool(step.add[row]))
-    return PairMessage(peer, pieces)
+class Reduction(NamedTuple):
+    """Contributions to one span, in the order in which they are added; one alone replaces it.
+
+    A contribution is a rank, and the offset in its message; the offset of this rank's own is 0.
+    """
+
+    into: Span
+    contributions: tuple[tuple[int, int], ...]
 
 
-def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
-    """One more piece of a message, or a longer last one, where this one follows on it."""
-    if pieces and pieces[-1] == (Span(pieces[-1][0].start, span.start), add):
-        span = Span(pieces.pop()[0].start, span.stop)
-    pieces.append((span, add))
+def reductions(rank: int, receives: list[Transfer]) -> list[Reduction]:
+    """Return how a rank combines what it receives in a step: in the order of the ranks, its own among them.
 
-
-def places(messages: list[PairMessage]) -> list[Span]:
-    """The spans of all these messages."""
-    return [span for message in messages for span, _ in message.pieces]
-
-
-def overlap(some: list[Span], others: list[Span]) -> bool:
-    """Whether any of the one have an element in common with any of the others."""
-    return any(one.overlaps(other) for one in some for other in others)
+    >>> swap = Step([0, 2], [1, 1], 0, add=True)
+    >>> received = step_messages(swap, {1}, edges=np.array([0, 8]))[1].receives
+    >>> reductions(1, received)
+    [Reduction(into=tensor[0:8], contributions=((0, 0), (1, 0), (2, 0)))]
+    """
+    found: dict[Span, list[tuple[int, int]]] = {}
+    marks = sorted({mark for each in receives for span, _ in each.pieces for mark in span[:2]})
+    for each in receives:
+        offset = 0
+        for span, add in each.pieces:
+            # Cut where a piece of another message begins or ends.
+            cuts = marks[bisect_left(marks, span.start) : bisect_right(marks, span.stop)]
+            for own in [span] if len(cuts) == 2 else map(Span, cuts, cuts[1:]):
+                contributions = found.setdefault(own, [])
+                if add and not contributions:
+                    contributions.append((rank, 0))
+                contributions.append((each.src, offset + own.start - span.start))
+            offset += span.stop - span.start
+    return [Reduction(own, tuple(sorted(contributions))) for own, contributions in found.items()]
 
 
 def is_straight(schedule: Schedule) -> bool:

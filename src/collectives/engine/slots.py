@@ -1,4 +1,4 @@
-"""Compile a schedule, once, into what one rank reads from its peers' published buffers, and for whom it waits.
+"""Compile a schedule, once, into what one rank reads from its peers' slots in shared memory, and for whom it waits.
 
 Every rank has two places for each chunk, beside its tensors, in memory that its peers read: its *slots*. A chunk has a
 new *version* after each step that writes it. A version that peers read lies in a slot, and the versions in turn use
@@ -14,36 +14,25 @@ that step t writes held a version that was replaced before step t.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from collectives.contracts import cells, contract
-from collectives.schedule import Bools, Ints, Schedule
+from collectives.engine.program import Span, StepMessages, reductions, step_messages
+from collectives.schedule import Bools, Ints, Schedule, Step
 
 # Places of a chunk: memory of the rank's own, for what nobody reads; two slots; its data, and where its result goes.
 OWN, FIRST_SLOT, SLOTS, SOURCE, TARGET = 0, 1, 2, 3, 4
-ENTERED = 1  # a rank's count when its own data are published; after step t it is t + 1 higher
+ENTERED = 1  # a rank's count when its own data are in its slots; after step t it is t + 1 higher
 MOST_STEPS = (1 << 16) - 2
 MOST_MOVES = 1 << 16  # chunks that all ranks move together: more would take a second to compile
 
 
-class Version(NamedTuple):
-    """The value of a chunk on one rank after a step: what is reduced, in which slot it is, and who reads it.
-
-    ``replaced`` are the readers of the version that was in the slot before.
-    """
-
-    step: int
-    operands: tuple[int, ...]  # ranks, in the order in which they are added
-    slot: int
-    readers: tuple[tuple[int, int], ...]  # (step, rank)
-    replaced: tuple[tuple[int, int], ...]  # (step, rank)
-
-
 class SlotPlan(NamedTuple):
-    """One rank's part: arrays of rows, which `run` follows. A row of steps ends where the next one begins."""
+    """One rank's program as arrays of rows, which `shm.run` follows. A row of steps ends where the next one begins."""
 
     steps: Ints  # step, first wait, first op
     waits: Ints  # rank, its count
@@ -54,18 +43,18 @@ class SlotPlan(NamedTuple):
 
     @property
     def needs_own(self) -> bool:
-        """Whether anything is kept in memory of the rank's own."""
+        """True if anything is kept in memory of the rank's own."""
         return bool((self.ops[:-1, 1] == OWN).any())
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays."""
+        """Bytes of the arrays."""
         return sum(each.nbytes for each in self)
 
     def layout(self, edges: Ints) -> Ints:
-        """Of each chunk between ``edges``: its length, and where it begins in own memory, in source and in target.
+        """Return each chunk's length, and where it begins in own memory, in source and in target.
 
-        A source or a target has the chunks that are held, one after the other.
+        Chunks lie between ``edges``. A source or a target has the chunks that are held, one after the other.
         """
         lengths = np.diff(edges)
         sizes = np.stack([lengths, lengths, *(lengths * self.held.T)])
@@ -74,107 +63,115 @@ class SlotPlan(NamedTuple):
 
 
 def nothing() -> SlotPlan:
-    """A part without a step, of one chunk."""
+    """Return a plan without a step, of one chunk."""
     ends = _table([(0, 0, 0)], 3), _table([], 2), _table([(0,) * 5], 5)
     return SlotPlan(*ends, _table([], 2), _table([], 2), _table([(0, 0)], 2))
 
 
-History = dict[tuple[int, int], list[Version]]  # (rank, chunk) -> its versions
-
-
 def slot_plan(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> SlotPlan | None:
-    """What ``rank`` does; None for a schedule that moves too much for it. Cost: a pass over all messages of all ranks.
+    """Return what ``rank`` does, or None for a schedule that moves too much for it.
 
     ``finished`` has the chunks, by step, whose sum this rank completes and divides if the op is an average.
+    Cost: a pass over all messages of the rank and of those from which it reads.
     """
-    versions = history(schedule)
-    if versions is None:
+    steps = _steps(schedule)
+    if steps is None:
         return None
-    steps: dict[int, list[tuple[int, int]]] = defaultdict(list)  # step -> (chunk, number of the version)
-    copies: list[tuple[int, ...]] = []
-    for (owner, chunk), each in versions.items():
-        if owner == rank:
-            copies += [(chunk, each[0].slot)] if each[0].slot else []
-            for nth in range(1, len(each)):
-                steps[each[nth].step].append((chunk, nth))
-    rows, waits, ops, operands = (list[tuple[int, ...]]() for _ in range(4))
+    sources = {rank}.union(*(step.src[step.dst == rank].tolist() for step in steps))
+    edges = np.arange(schedule.k + 1)  # so that spans are chunks, because the plan is for buffers of any size
+    exchanges = [step_messages(step, sources, edges) for step in steps]
+    versions = _versions(exchanges)
     has, wanted = _held(schedule, rank)
-    written = {chunk for each in steps.values() for chunk, _ in each}
-    copies += [(chunk, TARGET) for chunk in range(schedule.k) if has[chunk] and wanted[chunk] and chunk not in written]
-    for step in sorted(steps):
-        rows.append((step, len(waits), len(ops)))
-        needed: dict[int, int] = {}
-        for chunk, nth in sorted(steps[step]):
-            own = versions[rank, chunk]
-            version, before = own[nth], own[nth - 1]
-            is_result = nth == len(own) - 1 and wanted[chunk]
-            place = TARGET if is_result and version.slot == OWN else version.slot
-            ops.append((chunk, place, is_result and place != TARGET, chunk in finished.get(step, []), len(operands)))
-            for source in version.operands:
-                read = before if source == rank else _read(versions[source, chunk], step)
-                is_first = source == rank and before.step < 0
-                operands.append((source, SOURCE if is_first else read.slot))
-                if source != rank:
-                    needed[source] = max(needed.get(source, 0), ENTERED + read.step + 1)
-            for at, reader in version.replaced:
-                needed[reader] = max(needed.get(reader, 0), ENTERED + at + 1)
+    rows, waits, ops, operands, copies = (list[tuple[int, ...]]() for _ in range(5))
+    for t, exchange in enumerate(exchanges):
+        receives = exchange[rank].receives if rank in exchange else []
+        needed: dict[int, int] = {}  # rank -> its count
+        if receives:
+            rows.append((t, len(waits), len(ops)))
+        for into, contributions in sorted(reductions(rank, receives)):
+            for chunk in range(into.start, into.stop):
+                own = versions[rank, chunk]
+                version = next(each for each in own if each.step == t)
+                is_result = version is own[-1] and wanted[chunk]
+                place = TARGET if is_result and version.slot == OWN else version.slot
+                ops.append((chunk, place, is_result and place != TARGET, chunk in finished.get(t, []), len(operands)))
+                for source, _ in contributions:
+                    read = next(each for each in reversed(versions[source, chunk]) if each.step < t)
+                    operands.append((source, SOURCE if source == rank and read.step < 0 else read.slot))
+                    if source != rank:
+                        needed[source] = max(needed.get(source, 0), ENTERED + read.step + 1)
+                for step, reader in version.replaced:
+                    needed[reader] = max(needed.get(reader, 0), ENTERED + step + 1)
         waits += sorted(needed.items())
     rows.append((schedule.nsteps, len(waits), len(ops)))
+    for chunk in range(schedule.k):
+        own = versions[rank, chunk]
+        copies += [(chunk, own[0].slot)] if own[0].slot else []
+        copies += [(chunk, TARGET)] if has[chunk] and wanted[chunk] and len(own) == 1 else []
     ops.append((0, 0, 0, 0, len(operands)))
     tables = _table(rows, 3), _table(waits, 2), _table(ops, 5), _table(operands, 2), _table(copies, 2)
     return SlotPlan(*tables, np.stack([has, wanted], axis=1).astype(np.int64))
 
 
-def history(schedule: Schedule) -> History | None:
-    """All versions of all chunks on all ranks; None if that is too much.
-
-    >>> from collectives.algorithms import ALGORITHMS
-    >>> for version in history(ALGORITHMS["all_reduce", "recursive_doubling"](2))[0, 0]:
-    ...     print(version)
-    Version(step=-1, operands=(), slot=1, readers=((0, 1),), replaced=())
-    Version(step=0, operands=(0, 1), slot=0, readers=(), replaced=())
-    """
-    writes: dict[tuple[int, int], dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
-    reads: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    moves = 0
+def _steps(schedule: Schedule) -> list[Step] | None:
+    """Return the steps, or None if they are too many, move too much, or need switches."""
     if schedule.nsteps > MOST_STEPS or schedule.participants > schedule.p:
         return None
-    for t, step in enumerate(schedule.steps()):
-        row, chunks = step.cells()
-        moves += len(row)
+    steps, moves = list[Step](), 0
+    for step in schedule.steps():
+        moves += int(step.count.sum())
         if moves > MOST_MOVES:
             return None
-        columns = step.src[row], step.dst[row], chunks, step.add[row]
-        for src, dst, chunk, add in zip(*(each.tolist() for each in columns), strict=True):
-            writes[dst, chunk][t].append((src, add))
-            reads[src, chunk].append((t, dst))
-    return {cell: _versions(cell[0], writes.get(cell, {}), reads.get(cell, [])) for cell in {*writes, *reads}}
+        steps.append(step)
+    return steps
 
 
-def _versions(rank: int, writes: dict[int, list[tuple[int, bool]]], reads: list[tuple[int, int]]) -> list[Version]:
-    found: list[Version] = []
-    in_slot: list[tuple[tuple[int, int], ...]] = []  # the readers of each published version
-    for step, until in pairwise([-1, *sorted(writes), MOST_STEPS]):
-        # Readers of the step that replaces it read it, too.
-        readers = tuple(each for each in reads if step < each[0] <= until)
-        sources = writes.get(step, [])
-        operands = sorted([src for src, _ in sources] + [rank] * any(add for _, add in sources))
-        slot, replaced = OWN, tuple[tuple[int, int], ...]()
-        if readers:
-            slot = FIRST_SLOT + len(in_slot) % SLOTS
-            replaced = in_slot[-SLOTS] if len(in_slot) >= SLOTS else ()
-            in_slot.append(readers)
-        found.append(Version(step, tuple(operands), slot, readers, replaced))
-    return found
+@dataclass(slots=True)
+class Version:
+    """The value of a chunk on one rank after a step: in which slot it is, and who reads it.
+
+    ``replaced`` are the readers of the version that was in the slot before.
+    """
+
+    step: int
+    slot: int = OWN
+    readers: list[tuple[int, int]] = field(default_factory=list)  # (step, rank)
+    replaced: Sequence[tuple[int, int]] = ()  # (step, rank)
 
 
-def _read(versions: list[Version], step: int) -> Version:
-    """The version that a reader of this step reads."""
-    return next(each for each in reversed(versions) if each.step < step)
+def _versions(exchanges: list[dict[int, StepMessages]]) -> dict[tuple[int, int], list[Version]]:
+    """Return the versions of each (rank, chunk), of the ranks whose messages these are; step -1 is before the first.
+
+    >>> swap = Step([0, 1], [1, 0], 0, add=True)
+    >>> for version in _versions([step_messages(swap, {0, 1}, np.array([0, 1]))])[0, 0]:
+    ...     print(version)
+    Version(step=-1, slot=1, readers=[(0, 1)], replaced=())
+    Version(step=0, slot=0, readers=[], replaced=())
+    """
+    versions: dict[tuple[int, int], list[Version]] = defaultdict(lambda: [Version(-1)])
+    shared: dict[tuple[int, int], list[Version]] = defaultdict(list)  # those that peers read, which are in slots
+    for t, exchange in enumerate(exchanges):
+        for rank, (sends, receives) in exchange.items():
+            for _, reader, pieces in sends:
+                for chunk in _chunks(pieces):
+                    version, before = versions[rank, chunk][-1], shared[rank, chunk]
+                    if not version.readers:
+                        version.slot = FIRST_SLOT + len(before) % SLOTS
+                        version.replaced = before[-SLOTS].readers if len(before) >= SLOTS else ()
+                        before.append(version)
+                    version.readers.append((t, reader))
+            for chunk in {chunk for _, _, pieces in receives for chunk in _chunks(pieces)}:
+                versions[rank, chunk].append(Version(t))
+    return versions
+
+
+def _chunks(pieces: Iterable[tuple[Span, bool]]) -> Iterator[int]:
+    for span, _ in pieces:
+        yield from range(span.start, span.stop)
 
 
 def _held(schedule: Schedule, rank: int) -> list[Bools]:
-    """Of each chunk whether the rank has it before, and whether it must have its result."""
+    """Return of each chunk if the rank has it before, and if it must have its result."""
     promised, cell, shape = contract(schedule), cells(schedule, rank), (schedule.p, schedule.k)
     return [np.broadcast_to(each(cell), shape)[rank] for each in (promised.before, promised.where)]
 
