@@ -158,18 +158,20 @@ class Caller:
                 self._mesh.segment = share(group, self._mesh)
         return self._mesh
 
-    def perform(self, call: Call) -> Performed:
-        """Perform a call; the function `perform` says how."""
-        self._begin()
+    def perform(self, call: Call, made: CompiledCall | None = None) -> Performed:
+        """Perform a call, which may be compiled already; the function `perform` says how."""
+        if self._refusal or not self._lock.acquire(blocking=False):
+            raise RuntimeError(self._refused())
         try:
-            made = self._compiled.find(_key(call)) or self._compile(call)
+            made = made or self._compiled.find(_key(call)) or self._compile(call)
             if made.is_shared and call.output is not None:
-                at = call.output.data_ptr()
-                self._share(made, at, at, at)
+                self._share(made, call.output.data_ptr())
             else:
                 self._execute(made, call)
         except RuntimeError as error:
-            raise self._error(error, call) from error
+            if why := self._explain(error, call):
+                raise RuntimeError(why) from error
+            raise
         finally:
             self._lock.release()
         if self._refusal:
@@ -178,34 +180,19 @@ class Caller:
 
     def prepare(self, call: Call) -> PreparedCall:
         """Compile a call that is performed later, again and again."""
-        self._begin()
+        if self._refusal or not self._lock.acquire(blocking=False):
+            raise RuntimeError(self._refused())
         try:
             return PreparedCall(self, call, self._compile(call))
         finally:
             self._lock.release()
 
-    def repeat(self, made: CompiledCall, call: Call, at: int) -> None:
-        """Perform a call that was prepared; ``at`` is its tensor's address where shared memory alone serves it."""
-        self._begin()
-        try:
-            if at:
-                self._share(made, at, at, at)
-            else:
-                self._execute(made, call)
-        except RuntimeError as error:
-            raise self._error(error, call) from error
-        finally:
-            self._lock.release()
-        if self._refusal:
-            raise RuntimeError(self._refusal)
-
-    def _begin(self) -> None:
-        """Become the one thread that calls. Raises RuntimeError if another one does, or the process was forked."""
-        if self._refusal or not self._lock.acquire(blocking=False):
-            if not self._refusal:
-                self._refusal = CONCURRENT_USE
-                self.close()
-            raise RuntimeError(self._refusal)
+    def _refused(self) -> str:
+        """Return why no call is possible; by default two threads call at once, and neither can go on."""
+        if not self._refusal:
+            self._refusal = CONCURRENT_USE
+            self.close()
+        return self._refusal
 
     def _compile(self, call: Call) -> CompiledCall:
         me, wanted = self._me, call_key(call)
@@ -217,12 +204,12 @@ class Caller:
         shares = bool(mesh and mesh.segment)
         return self._compiled.get(wanted, lambda: compile_call(membership, wanted, shares))
 
-    def _share(self, made: CompiledCall, own: int, source: int, target: int) -> None:
-        """Execute a call of one stage in shared memory, on tensors at these addresses."""
+    def _share(self, made: CompiledCall, at: int) -> None:
+        """Execute a call of one stage in shared memory, on the tensor at an address."""
         mesh: Any = self._mesh
         mesh.begin(made.signature)
         try:
-            shared_memory().execute(made.stages[0], own, source, target, mesh, made.waits_for_all)
+            shared_memory().execute(made.stages[0], at, at, at, mesh, made.waits_for_all)
         except BaseException as error:
             mesh.fail(error)
             raise
@@ -245,18 +232,13 @@ class Caller:
                 execute_in_batches(made.plan, work, scratch, me.group(), call.op, me.p)
             hand_over(call, work, made.edges, me.rank, me.p)
 
-    def _error(self, error: RuntimeError, call: Call) -> RuntimeError:
-        """Return the error of a call that failed, as the caller gets it."""
-        if self._refusal:
-            return RuntimeError(self._refusal)
-        if not isinstance(error, MessageError):
-            return error
-        group = self._me.group()
-        made = self._compiled.find(_key(call))
-        by = made.performed.algorithm if made else call.algorithm
-        return RuntimeError(
-            f"{call.collective} by {by} failed on rank {global_ranks(group)[self._me.rank]}, {error}{_of(group)}"
-        )
+    def _explain(self, error: RuntimeError, call: Call) -> str:
+        """Return what a caller is told of a call that failed; empty if the error says it already."""
+        if self._refusal or not isinstance(error, MessageError):
+            return self._refusal
+        group, made = self._me.group(), self._compiled.find(_key(call))
+        by, rank = made.performed.algorithm if made else call.algorithm, global_ranks(group)[self._me.rank]
+        return f"{call.collective} by {by} failed on rank {rank}, {error}{_of(group)}"
 
     def refuse(self, why: str) -> None:
         """Have every later call fail, and close this process's copies of the connections."""
@@ -274,12 +256,11 @@ class PreparedCall:
     """A call whose tensors, algorithm and options are fixed: each ``call()`` performs it once more."""
 
     def __init__(self, caller: Caller, call: Call, made: CompiledCall) -> None:
-        self._caller, self._call, self._made, self.performed = caller, call, made, made.performed
-        self._at = call.output.data_ptr() if made.is_shared and call.output is not None else 0
+        self._perform, self._call, self._made = caller.perform, call, made
 
-    def __call__(self) -> None:
+    def __call__(self) -> Performed:
         """Perform the call. Raises what `perform` does."""
-        self._caller.repeat(self._made, self._call, self._at)
+        return self._perform(self._call, self._made)
 
 
 def _execute_stages(
