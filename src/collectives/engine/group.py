@@ -256,11 +256,11 @@ class PreparedCall:
     """A call whose tensors, algorithm and options are fixed: each ``call()`` performs it once more."""
 
     def __init__(self, caller: Caller, call: Call, made: CompiledCall) -> None:
-        self._perform, self._call, self._made = caller.perform, call, made
+        self._perform, self._call, self._made, self.performed = caller.perform, call, made, made.performed
 
-    def __call__(self) -> Performed:
+    def __call__(self) -> None:
         """Perform the call. Raises what `perform` does."""
-        return self._perform(self._call, self._made)
+        self._perform(self._call, self._made)
 
 
 def _execute_stages(

@@ -1,0 +1,72 @@
+"""What CONTRIBUTING calls a newcomer's first change to the engine: another transport, and another op.
+
+`run` has every rank perform all algorithms over them, and reports {"case": ..., "ok": bool} for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+import collectives
+from collectives.algorithms import executable
+from collectives.engine import group, kernels
+from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.engine.reduce import COMBINE, divide, reduce
+
+Event = dict[str, Any]
+N = 103
+HYPOT: Any = "HYPOT"  # sqrt(a * a + b * b), which is associative
+
+
+def over_gloo(
+    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Any, op: Any, _: str | None = None
+) -> None:
+    """Execute a plan by the sends and receives of torch's own group, one instruction after the other."""
+    works: dict[int, Any] = {}
+
+    def view(span: Span) -> torch.Tensor:
+        return (scratch if span.scratch else tensor)[span.start : span.stop]
+
+    for do in plan.instructions():
+        match do:
+            case Send():
+                works[do.number] = dist.isend(torch.cat([view(span) for span in do.spans]), do.peer, tag=do.step)
+            case Recv():
+                works[do.number] = dist.irecv(view(do.into), do.peer, tag=do.step)
+            case Wait():
+                works[do.number].wait()
+            case Reduce():
+                reduce(op, view(do.into), [view(span) for span in do.operands])
+            case Average() if op == dist.ReduceOp.AVG:
+                divide(view(do.span), mesh.size)
+
+
+def hypot(into: Any, one: Any, other: Any, count: int) -> None:
+    """Write the lengths of the vectors (one, other)."""
+    for i in range(count):
+        into[i] = np.sqrt(one[i] * one[i] + other[i] * other[i])
+
+
+def run(settings: Event, report: Callable[[Event], None]) -> None:
+    torch.set_num_threads(1)
+    p, rank = dist.get_world_size(), dist.get_rank()
+    every = [torch.arange(1.0, N + 1) * (each + 1) for each in range(p)]
+    whole: dict[Any, Any] = {dist.ReduceOp.SUM: sum(every), dist.ReduceOp.AVG: sum(every) / p}  # type: ignore[operator]
+    if settings["what"] == "transport":
+        group.execute = over_gloo  # type: ignore[assignment]
+    else:
+        COMBINE[HYPOT], kernels.KERNELS[HYPOT] = torch.hypot, hypot
+        whole = {HYPOT: torch.stack(every).square().sum(dim=0).sqrt()}
+    for (collective, algorithm), (op, expected) in ((each, one) for each in executable() for one in whole.items()):
+        if collective == "all_reduce":
+            tensor = every[rank].clone()
+            collectives.all_reduce(tensor, op, algorithm=algorithm)
+            ok = torch.tensor(torch.allclose(tensor, expected))
+            dist.all_reduce(ok, dist.ReduceOp.PRODUCT)
+            if rank == 0:
+                report({"case": f"{algorithm} {op}", "ok": bool(ok)})
