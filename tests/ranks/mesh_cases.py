@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
 from collections.abc import Callable
@@ -30,10 +31,9 @@ def run(settings: dict[str, Any], report: Report) -> None:
     mesh.PENDING_SECONDS = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
-    tell("a stranger is turned away", stranger(rank, p), report)
     tell("where it listens", communicator(dist.group.WORLD).mesh().listener.getsockname()[0], report)  # type: ignore[arg-type]
-    tell("a greeting may come in pieces", slow_greeting(rank, p), report)
-    tell("idle strangers are closed", idle_strangers(rank, p), report)
+    tell("a handshake may come in pieces", slow_handshake(rank, p), report)
+    tell("unauthenticated connections are closed", unauthenticated(rank, p), report)
     tell("a sender learns why its peer gave up", gave_up(rank), report)
     for name, calls in DISAGREEMENTS.items():
         tell(name, disagree(calls, rank), report)
@@ -70,22 +70,6 @@ def ahead(rank: int, p: int) -> bool:
         collectives.all_reduce(tensor, algorithm="ring")
         right &= torch.equal(tensor, total(p, n))
     return right
-
-
-def stranger(rank: int, p: int) -> bool:
-    """Somebody connects and says nothing, too little, or the wrong word; the next call is right all the same."""
-    joined = communicator(dist.group.WORLD).mesh()
-    greetings = (b"", b"hello", HANDSHAKE.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""))
-    guests = [socket.create_connection(joined.listener.getsockname()) for _ in greetings]
-    for guest, greeting in zip(guests, greetings, strict=True):
-        guest.sendall(greeting)
-    tensor = torch.arange(5, dtype=torch.int64) + rank
-    collectives.all_reduce(tensor, algorithm="one_shot")
-    for guest in guests:
-        guest.close()
-    again = torch.arange(5, dtype=torch.int64) + rank
-    collectives.all_reduce(again, algorithm="ring")
-    return torch.equal(tensor, total(p, 5)) and torch.equal(again, total(p, 5))
 
 
 def gave_up(rank: int) -> bool:
@@ -167,16 +151,16 @@ def disagree(calls: tuple[Call, Call], rank: int) -> list[str]:
     return said
 
 
-def slow_greeting(rank: int, p: int) -> bool:
-    """Rank 1 greets rank 0 in two pieces, some time apart, and then sends it five bytes."""
+def slow_handshake(rank: int, p: int) -> bool:
+    """Rank 1 sends rank 0 its handshake in two pieces, some time apart, and then sends it five bytes."""
     joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), torch.zeros(5, dtype=torch.uint8)  # type: ignore[arg-type]
     joined.begin()
     if rank == 1:
-        greeting = joined.handshake()
+        handshake = joined.handshake()
         with socket.create_connection(joined.addresses[0]) as connected:
-            connected.sendall(greeting[:7])
+            connected.sendall(handshake[:7])
             time.sleep(0.3)
-            connected.sendall(greeting[7:])
+            connected.sendall(handshake[7:])
             time.sleep(0.1)
             connected.sendall(HEADER.pack(joined.call, 0, 5, NO_CALL) + b"hello")
             dist.barrier()
@@ -189,12 +173,13 @@ def slow_greeting(rank: int, p: int) -> bool:
     return rank != 0 or bytes(came.tolist()) == b"hello"
 
 
-def idle_strangers(rank: int, p: int) -> bool:
-    """Far more of them than are let in: calls are right, few descriptors are used, and after a while none."""
+def unauthenticated(rank: int, p: int) -> bool:
+    """Others send nothing, too little or a wrong token: calls are right, few descriptors are used, in the end none."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     assert isinstance(group, dist.ProcessGroup)
     joined, right = communicator(group).mesh(), True
-    before, strangers = open_files(), list[socket.socket]()
+    before, guests = open_files(), list[socket.socket]()
+    words = b"", b"hello", HANDSHAKE.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""), b""
 
     def calls() -> None:
         nonlocal right
@@ -203,30 +188,33 @@ def idle_strangers(rank: int, p: int) -> bool:
         collectives.all_reduce(x, group=group, algorithm="one_shot")
         right &= torch.equal(x, total(p, 5))
 
-    for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them
-        strangers += [socket.create_connection(joined.listener.getsockname()) for _ in range(mesh.MAX_PENDING // 2)]
-        for _ in range(mesh.MAX_PENDING // 2):
+    for _ in range(6):  # in waves: the system holds no more than MAX_PENDING until a rank accepts them
+        wave = [socket.create_connection(joined.listener.getsockname()) for _ in range(mesh.MAX_PENDING // 2)]
+        for guest, word in zip(wave, itertools.cycle(words)):
+            guest.sendall(word)
+        guests += wave
+        for _ in wave:
             calls()
     most = mesh.MAX_PENDING + 3 * p  # guests, and the group's own connections
-    right &= open_files() - before - len(strangers) <= most
+    right &= open_files() - before - len(guests) <= most
     deadline = time.monotonic() + 10 * mesh.PENDING_SECONDS
     going = torch.ones(1)
     while going.item():
         calls()
-        left = sum(not is_closed(stranger) for stranger in strangers)
+        left = sum(not is_closed(guest) for guest in guests)
         going = torch.tensor([float(left > 0 and time.monotonic() < deadline)])
         dist.all_reduce(going, op=dist.ReduceOp.MAX)
-    right &= all(map(is_closed, strangers))
-    for stranger in strangers:
-        stranger.close()
+    right &= all(map(is_closed, guests))
+    for guest in guests:
+        guest.close()
     return right
 
 
-def is_closed(stranger: socket.socket) -> bool:
-    """Whether the other end has hung up."""
-    stranger.setblocking(False)
+def is_closed(guest: socket.socket) -> bool:
+    """Return True if the other end has hung up."""
+    guest.setblocking(False)
     try:
-        return stranger.recv(1) == b""
+        return guest.recv(1) == b""
     except BlockingIOError:
         return False
     except OSError:

@@ -67,14 +67,12 @@ def name_step(step: int) -> str:
     return f"step {step}" if step < BARRIER else "the agreement at its end"
 
 
-def check_header(received: tuple[int, int, int, bytes], expected: tuple[int, int, int, bytes]) -> None:
-    """Raise OSError for a header (call, step, bytes, signature) that is not the next message's."""
-    if received[3] != expected[3]:
-        how = difference(received[3], expected[3])
-        raise OSError(f"ranks must call alike, but its call differs from this rank's: {how}")
-    if received != expected:
-        came, asked = (f"call {call}, {name_step(step)}, {n} bytes" for call, step, n, _ in (received, expected))
-        raise OSError(f"{came} came, not {asked}: do all ranks make the same calls, with the same sizes?")
+def unexpected(received: tuple[int, int, int, bytes], expected: tuple[int, int, int, bytes]) -> OSError:
+    """Return the error for a header (call, step, bytes, signature) that is not the next message's."""
+    if how := difference(received[3], expected[3]):
+        return OSError(f"ranks must call alike, but its call differs from this rank's: {how}")
+    came, asked = (f"call {call}, {name_step(step)}, {n} bytes" for call, step, n, _ in (received, expected))
+    return OSError(f"{came} came, not {asked}: do all ranks make the same calls, with the same sizes?")
 
 
 @lru_cache(maxsize=_KEPT_SIGNATURES)

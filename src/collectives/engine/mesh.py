@@ -25,7 +25,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -120,7 +120,7 @@ class Connections:
 
     @property
     def on_host(self) -> range:
-        """The ranks of this host, if they share memory."""
+        """The ranks of this host if they share memory, or else this rank."""
         first = self.rank - self.rank % self.ranks_per_host
         return range(first, first + self.ranks_per_host)
 
@@ -165,10 +165,11 @@ class Connections:
             self.lose(peer, True, OSError(code, os.strerror(code)))
 
     def lose(self, peer: int, is_sent: bool, error: OSError) -> None:
-        """Record that a connection has failed: a call that needs it raises the error."""
-        # Without traceback and context: their frames hold the group, which is freed before this object.
-        error.__context__ = None
-        self._lost[peer, is_sent] = error.with_traceback(None)
+        """Record that a connection has failed: a call that needs it raises the error, which was never raised before.
+
+        A traceback would hold the group, which is to be freed before this object.
+        """
+        self._lost[peer, is_sent] = error
 
     def handshake(self, reason: str = "") -> bytes:
         """Return the first bytes on a connection of this rank's; with a reason they are an abort."""
@@ -189,12 +190,14 @@ class Connections:
         """Send the handshake on a connection that is made, or record that it was refused."""
         dialed = self._dialed[peer]
         self._ignore(dialed.fileno())
+        code = dialed.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         try:
-            if code := dialed.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise OSError(code, os.strerror(code))
-            dialed.sendall(self.handshake())
+            if not code:
+                dialed.sendall(self.handshake())
         except OSError as error:
-            self.lose(peer, True, error)
+            code = error.errno or errno.EIO
+        if code:
+            self.lose(peer, True, OSError(code, os.strerror(code)))
             return
         self.out[peer] = self._dialed.pop(peer)
         self.descriptors[peer]["out"] = dialed.fileno()
@@ -332,15 +335,15 @@ class Mesh(Connections):
         left, first = self.deadline - time.monotonic(), messages[0]
         self._awaited = {message.peer for message in messages}
         if left <= 0:
-            raise self._explained(first, self._timeout())
+            raise self.explained(first, self._timeout())
         if not self.is_open:
             raise self._failed(first, "the process group was given up meanwhile")
         for message in messages if self._lost else ():
             if why := self._lost.get((message.peer, message.is_sent)):
                 abort = self._wait_for_abort(partial(self._aborts.get, message.peer), LOST_SECONDS)
-                raise self._explained(message, abort or why)
+                raise self.explained(message, abort or why)
         if self._aborts and (abort := self._abort()):
-            raise self._explained(first, abort)
+            raise self.explained(first, abort)
         return left
 
     def check_memory(self, peer: int, step: int, is_done: Callable[[], bool], give_up: Callable[[], bool]) -> None:
@@ -362,17 +365,9 @@ class Mesh(Connections):
         self.progress(0.0)
         if abort := self._abort():
             peer = next(each for each, why in self._aborts.items() if why is abort)
-            raise self._explained(Message(peer, BARRIER, is_sent=False), abort)
+            raise self.explained(Message(peer, BARRIER, is_sent=False), abort)
 
-    @contextmanager
-    def explaining(self, peer: int, step: int) -> Iterator[None]:
-        """Turn an OSError into the MessageError of what this rank waits for."""
-        try:
-            yield
-        except OSError as why:
-            raise self._explained(Message(peer, step, is_sent=False), why) from why
-
-    def _explained(self, message: Message, why: OSError) -> MessageError:
+    def explained(self, message: Message, why: OSError) -> MessageError:
         """Return the error of a message; after a timeout, abort first, and ask the others for the cause."""
         if TIMED_OUT in str(why) and not self._difference(why):
             is_late = self.deadline - time.monotonic() > self.seconds / 2  # most of its own time is left
@@ -399,7 +394,7 @@ class Mesh(Connections):
         return self._timeout(f"{no_sign([self.names[each] for each in silent])}: ") if silent else abort or why
 
     def _neighbours(self) -> set[int]:
-        """The ranks that this one is connected with, and those at distances of 1, 2, 4, …: few, but all soon hear."""
+        """Return the ranks that this one is connected with, and those at distances 1, 2, 4, …: few, who reach all."""
         steps = [1 << i for i in range((self.size - 1).bit_length())]
         far = {(self.rank + sign * step) % self.size for step in steps for sign in (-1, 1)}
         return (far | {*self.out, *self.into, *self._awaited}) - {self.rank}

@@ -55,7 +55,7 @@ class Segment:
 
 
 def _mapped(descriptor: int, nbytes: int) -> int:
-    """Where the memory is in this process. Python's own mapping would keep a descriptor open."""
+    """Map the memory, and return its address. Python's own mapping would keep a descriptor open."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     address = int(_LIBC.mmap(0, nbytes, protection, mmap.MAP_SHARED, descriptor, 0))
     if address == ctypes.c_size_t(-1).value:
@@ -64,11 +64,12 @@ def _mapped(descriptor: int, nbytes: int) -> int:
 
 
 def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
-    """Memory that all ranks of this host have; None if a rank of the group cannot have it.
+    """Return memory that all ranks of this host have; None if a rank of the group cannot have it.
 
-    All ranks of the group call it alike.
+    All ranks of the group call it.
     """
-    _connect(mesh)
+    with mesh.begin():
+        mesh.connect_all({*mesh.on_host} - {mesh.rank})
     found: Segment | None = None
     with contextlib.ExitStack() as stack:
         first = mesh.on_host[0]
@@ -82,13 +83,6 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
         except OSError as error:
             warnings.warn(f"ranks of this host share no memory, so TCP serves: {error}", RuntimeWarning, stacklevel=2)
     return found if all(all_gather_bytes(b"1" if found else b"", group)) else None
-
-
-def _connect(mesh: Mesh) -> None:
-    """Connect with every rank of the host; the program's own calls are numbered from 1."""
-    mesh.call -= 1
-    with mesh.begin():
-        mesh.connect_all({*mesh.on_host} - {mesh.rank})
 
 
 def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:

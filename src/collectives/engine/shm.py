@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import platform
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,13 +22,12 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from collectives.compiled import compiled
-from collectives.engine.handshake import NO_CALL, Message, check_header
+from collectives.engine.handshake import NO_CALL, Message, unexpected
 from collectives.engine.kernels import Kernels, combine, divide, kernels
 from collectives.engine.mesh import Mesh
 from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan, nothing
 from collectives.engine.system import (
     BILLION,
-    FUTEX,
     fence,
     load,
     memmove,
@@ -46,9 +44,6 @@ from collectives.schedule import Ints
 
 if TYPE_CHECKING:
     from collectives.engine.segment import Segment
-
-if not FUTEX:
-    raise ImportError(f"no futex: got the processor {platform.machine()}, expected x86_64 or aarch64")
 
 # What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
 # ranks do not fit.
@@ -471,13 +466,12 @@ def _look(mesh: Mesh, segment: Segment, status: int) -> None:
     number, step, mark = int(me["peer"]), int(me["step"]), int(me["mark"])
     peer = mesh.on_host[number]
     if status == DIFFERENT:
-        theirs = _signature_of(segment, number)
-        with mesh.explaining(peer, step):
-            check_header((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
+        came, asked = ((mesh.call, step, 0, each) for each in (_signature_of(segment, number), mesh.signature))
+        raise mesh.explained(Message(peer, step, is_sent=False), unexpected(came, asked))
     if status == UNEVEN:
-        with mesh.explaining(mark if peer == mesh.rank else peer, step):
-            ends = f"rank {mesh.names[peer]} and rank {mesh.names[mark]}"
-            raise OSError(f"splits of {ends} do not fit: {_describe_splits(segment, peer, mark)}")
+        ends = f"rank {mesh.names[peer]} and rank {mesh.names[mark]}"
+        why = OSError(f"splits of {ends} do not fit: {_describe_splits(segment, peer, mark)}")
+        raise mesh.explained(Message(mark if peer == mesh.rank else peer, step, is_sent=False), why)
     if (own := _count_of(segment, int(me["rank"]))) < 0:
         peer = mesh.on_host[-1 - own]
         mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+
+from collectives.engine.system import FUTEX
 
 # The variable that keeps the ranks of a host on TCP, too.
 VARIABLE = "COLLECTIVES_TRANSPORT"
@@ -20,20 +21,17 @@ MANY_SPINS, FEW_SPINS = 2000, 16
 
 
 def shared_memory_or_none() -> Any:
-    """Return the module that executes on shared memory; None if `VARIABLE` is TCP, or the system is not Linux."""
+    """Return the module that executes on shared memory; None if `VARIABLE` is TCP, or the system has no futex."""
     wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
     if wanted not in TRANSPORTS:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
-    return shared_memory() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
+    return shared_memory() if wanted == SHARED_MEMORY and FUTEX else None
 
 
 @cache
 def shared_memory() -> Any:
-    """Return the module that executes on shared memory; None where the system or the processor has no way."""
-    try:
-        return importlib.import_module("collectives.engine.shm")
-    except ImportError:
-        return None
+    """Import the module that executes on shared memory, which compiles; it needs a futex."""
+    return importlib.import_module("collectives.engine.shm")
 
 
 def ranks_per_host(addresses: Sequence[tuple[str, int]]) -> int:

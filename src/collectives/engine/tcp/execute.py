@@ -16,7 +16,7 @@ import torch
 
 from collectives.engine.cache import BoundedCache
 from collectives.engine.codec import codec_kernels
-from collectives.engine.handshake import GONE, HEADER, Message, check_header
+from collectives.engine.handshake import GONE, HEADER, Message, unexpected
 from collectives.engine.kernels import kernels
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Flat, Plan
@@ -113,16 +113,14 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
 
 
 def _lose(program: Flat, state: LoopState, mesh: Mesh, number: int) -> None:
-    """The connection of this message has failed."""
+    """Record that the connection of this message has failed, and why."""
     message, why = _message(program, state, number), int(state.numbers[FAILED_WHY])
-    try:
-        if why == DIFFERENT:
-            row = state.messages[number]
-            asked = mesh.call, message.step, int(row[BODY]), mesh.signature
-            check_header(HEADER.unpack(row[:HEADER_WORDS].tobytes()), asked)
-        raise ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
-    except OSError as error:
-        mesh.lose(message.peer, message.is_sent, error)
+    error = ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
+    if why == DIFFERENT:
+        row = state.messages[number]
+        asked = mesh.call, message.step, int(row[BODY]), mesh.signature
+        error = unexpected(HEADER.unpack(row[:HEADER_WORDS].tobytes()), asked)
+    mesh.lose(message.peer, message.is_sent, error)
 
 
 def _message(program: Flat, state: LoopState, number: int) -> Message:
