@@ -49,8 +49,8 @@ class Rank:
         self.state = state.new_state(self.program, self.links, self.descriptors)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
         numbers = len(self.peers), self.listener, self.step_by_step, self.has_network, 1, 0
-        state.CALL.pack_into(
-            self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), 0, 0, 0, *numbers
+        state.CALL_FORMAT.pack_into(
+            self.state.call, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), 0, 0, 0, *numbers
         )
 
     def run(self) -> int:
@@ -64,7 +64,8 @@ class Rank:
     @property
     def failed(self) -> tuple[int, ...]:
         """Whether a connection has failed, whose, whether in sending, and why."""
-        return tuple(self.state.numbers[state.HAS_FAILED : state.FAILED_WHY + 1].tolist())
+        call = self.state.call[0]
+        return tuple(int(call[name]) for name in ("has_failed", "failed_peer", "failed_sending", "failed_why"))
 
 
 def header(size: int, step: int = 0, call: int = CALL, signature: bytes = SIGNATURE) -> bytes:

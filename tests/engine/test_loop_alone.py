@@ -40,7 +40,7 @@ def test_a_rank_polls_its_sockets_before_it_sleeps(stack: ExitStack) -> None:
     rank = Rank(stack)
     rank.begin(receive(100))
     assert rank.run() == loop.PAUSE
-    rank.state.numbers[state.SPINS] = 1 << 22
+    rank.state.call["spins"] = 1 << 22
     later = threading.Timer(0.05, rank.peers[0].sendall, [header(100) + bytes(range(100))])
     later.start()
     rank.wait(0)
@@ -153,7 +153,7 @@ def test_what_the_system_takes_bit_by_bit_arrives_whole_at_each_peer(stack: Exit
 
 def test_a_message_of_more_parts_than_one_call_of_the_system_takes(stack: ExitStack) -> None:
     rank = Rank(stack)
-    spans = tuple(Span(3 * at, 3 * at + 2) for at in range(state.MOST_PARTS + 1))
+    spans = tuple(Span(3 * at, 3 * at + 2) for at in range(state.MAX_PARTS + 1))
     rank.begin([Send(0, 0, 0, spans), Wait(0)])
     assert rank.run() == loop.FINISHED
     expected = b"".join(bytes(rank.tensor[span.start : span.stop]) for span in spans)
@@ -176,10 +176,10 @@ def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(st
     rank = Rank(stack)
     rank.begin(send(100))
     assert rank.run() == loop.FINISHED
-    rank.state.numbers[state.FIRST_TASK] = 0
-    rank.state.tasks[0, [state.STATUS, state.AT]] = state.BLOCKED, 1
+    rank.state.call["first_task"] = 0
+    rank.state.tasks[0] = 1, state.BLOCKED
     assert rank.wait(SOON) == loop.GOING
-    assert rank.state.tasks[0, state.STATUS] == state.READY
+    assert rank.state.tasks[0]["status"] == state.READY
 
 
 @pytest.mark.parametrize("size", [100, LONG + 1000, 3 * LONG])

@@ -56,8 +56,8 @@ def test_a_later_step_waits_until_the_earlier_one_has_left(rank: Rank, has_netwo
 def test_what_the_system_has_taken_has_not_left_yet(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1))
     assert roomy.run() == loop.PAUSE
-    assert roomy.links[:, state.IN_FLIGHT].tolist() == [0, state.NEVER, state.NEVER]
-    assert roomy.links[0, state.SEND_BUFFER] == SMALL_BUFFER, "it is told when there is room"
+    assert roomy.links["in_flight"].tolist() == [0, state.NEVER, state.NEVER]
+    assert roomy.links[0]["send_buffer"] == SMALL_BUFFER, "it is told when there is room"
     assert not has_come(roomy.peers[1])
     assert go_on(roomy, 4 * BANDWIDTH_DELAY) == loop.FINISHED
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
@@ -74,13 +74,13 @@ def test_on_one_host_it_has(roomy: Rank) -> None:
 def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(roomy: Rank, size: int, in_flight: int) -> None:
     roomy.begin(send(size, step=5))
     assert roomy.run() == loop.FINISHED
-    assert roomy.links[0, state.IN_FLIGHT] == in_flight
+    assert roomy.links[0]["in_flight"] == in_flight
 
 
 def test_a_short_message_behind_a_long_one_leaves_after_it(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, step=1), send(100, number=2, peer=1, step=1))
     assert roomy.run() == loop.FINISHED
-    assert roomy.links[0, state.IN_FLIGHT] == 1
+    assert roomy.links[0]["in_flight"] == 1
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
@@ -117,4 +117,4 @@ def test_the_next_long_message_has_room_again(roomy: Rank) -> None:
     roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1), send(N // 4, number=2, step=2))
     assert roomy.run() == loop.PAUSE
     assert go_on(roomy, 4 * BANDWIDTH_DELAY) == loop.FINISHED
-    assert roomy.links[0, state.SEND_BUFFER] == LARGE_BUFFER
+    assert roomy.links[0]["send_buffer"] == LARGE_BUFFER

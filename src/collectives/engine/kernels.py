@@ -202,7 +202,7 @@ class Kernels(NamedTuple):
     """
 
     combine: int
-    divide_floats: int
+    divide: int
     widen: int
     narrow: int
     size: int

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,10 +111,10 @@ class Task(NamedTuple):
 class Flat(NamedTuple):
     """The same program as arrays, which `tcp.state` describes."""
 
-    tasks: Ints
+    tasks: Any  # records, as `instructions` and `spans`
     after: Ints
-    instructions: Ints
-    spans: Ints
+    instructions: Any
+    spans: Any
     messages: int
 
 

@@ -23,24 +23,13 @@ from collectives.engine.program import Flat, Plan
 from collectives.engine.system import BILLION, one_at_a_time
 from collectives.engine.tcp.loop import FAILED, FINISHED, run
 from collectives.engine.tcp.state import (
-    AT,
     BLOCKED,
-    BODY,
-    CALL,
+    CALL_FORMAT,
     CLOSED,
     DESCRIPTORS,
     DIFFERENT,
-    FAILED_PEER,
-    FAILED_SENDING,
-    FAILED_WHY,
-    HEADER_WORDS,
-    INSTRUCTION,
-    INTO_FIRST,
     NONE,
-    NUMBER,
-    OUT_FIRST,
     SEND,
-    STATUS,
     LoopState,
     flatten,
     new_links,
@@ -62,8 +51,8 @@ def execute(
     mesh.loop = mesh.loop or _Loop(mesh)
     program, state = made.flat, mesh.loop.state(made.flat)
     HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
-    CALL.pack_into(
-        state.numbers.data,
+    CALL_FORMAT.pack_into(
+        state.call,
         0,
         tensor.data_ptr(),
         tensor.data_ptr() if scratch is None or not made.scratch else scratch.data_ptr(),
@@ -101,12 +90,13 @@ class _Loop:
 def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None:
     """Accept connections. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
     if has_failed:
-        peer, is_sent = state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING]
-        awaited = [int(state.peers[peer, OUT_FIRST if is_sent else INTO_FIRST])]
+        call = state.call[0]
+        peer = state.peers[call["failed_peer"]]
+        awaited = [int(peer["out" if call["failed_sending"] else "into"]["first"])]
         _lose(program, state, mesh, awaited[0])
     else:
-        blocked = state.tasks[:, STATUS] == BLOCKED
-        awaited = program.instructions[state.tasks[blocked, AT], NUMBER].tolist()
+        blocked = state.tasks[state.tasks["status"] == BLOCKED]
+        awaited = program.instructions["number"][blocked["at"]].tolist()
     mesh.progress(0.0)
     if awaited:  # some task still waits
         mesh.check_peers([_message(program, state, number) for number in awaited])
@@ -114,18 +104,18 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
 
 def _lose(program: Flat, state: LoopState, mesh: Mesh, number: int) -> None:
     """Record that the connection of this message has failed, and why."""
-    message, why = _message(program, state, number), int(state.numbers[FAILED_WHY])
+    message, why = _message(program, state, number), int(state.call[0]["failed_why"])
     error = ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
     if why == DIFFERENT:
-        row = state.messages[number]
-        asked = mesh.call, message.step, int(row[BODY]), mesh.signature
-        error = unexpected(HEADER.unpack(row[:HEADER_WORDS].tobytes()), asked)
+        came = state.messages[number]
+        expected = mesh.call, message.step, int(came["nbytes"]), mesh.signature
+        error = unexpected(HEADER.unpack(came["header"].tobytes()), expected)
     mesh.lose(message.peer, message.is_sent, error)
 
 
 def _message(program: Flat, state: LoopState, number: int) -> Message:
-    """A message as the mesh names it."""
-    kind, _, peer, step, *_ = program.instructions[state.messages[number, INSTRUCTION]].tolist()
+    """Return a message as the mesh names it."""
+    kind, _, peer, step, *_ = program.instructions[state.messages[number]["instruction"]].tolist()
     return Message(peer, step, is_sent=kind == SEND)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from collectives.compiled import compiled
 from collectives.engine.codec import decode_span, encode_spans
-from collectives.engine.kernels import combine, divide
+from collectives.engine.kernels import SIZE, combine, divide
 from collectives.engine.program import AHEAD, Flat
 from collectives.engine.system import (
     MILLION,
@@ -33,67 +33,25 @@ from collectives.engine.system import (
     writev,
 )
 from collectives.engine.tcp.state import (
-    AFTER,
-    AT,
     AVERAGE,
-    BEGIN,
-    BEGUN,
     BLOCKED,
-    BODY,
-    BY_STEP,
     CLOSED,
-    CODED,
-    CODING,
     DECODE,
     DIFFERENT,
     DONE,
     ENCODE,
-    END,
-    FAILED_PEER,
-    FAILED_SENDING,
-    FAILED_WHY,
-    FIRST,
-    FIRST_TASK,
-    HAS_FAILED,
-    HEADER_BYTES,
     HEADER_WORDS,
-    IN_FLIGHT,
-    INSTRUCTION,
-    INTO_FIRST,
-    KERNELS,
-    KIND,
-    LAST,
-    LISTENER,
-    LOW_WATER,
-    MOST_PARTS,
-    NETWORK,
+    MAX_PARTS,
+    MESSAGE,
     NEVER,
-    NEXT,
     NONE,
-    NUMBER,
-    OUT_FIRST,
-    PEER,
-    RANKS,
     READY,
     RECV,
     REDUCE,
-    SCRATCH,
-    SCRATCH_MEMORY,
     SEND,
-    SEND_BUFFER,
-    SIZE,
-    SOURCE,
-    SOURCES,
-    SPINS,
-    START,
-    STATUS,
-    STEP,
-    TENSOR,
-    THROUGH,
-    UNSENT,
-    UNSENTS,
     WAIT,
     LoopState,
+    Records,
 )
 
 # What `run` returns: the program is done; some time is over; somebody wants to connect; a connection has failed. What
@@ -103,7 +61,8 @@ FINISHED, PAUSE, LISTENER_READY, FAILED, GOING = range(5)
 WANTED, HAPPENED, DESCRIPTOR = 32, 48, (1 << 32) - 1
 POLLIN, POLLOUT = 1, 4
 FIRST_SOURCE = 1  # the pollfd behind the listener's
-HEADER_STEP, HEADER_BODY = 1, 2  # words of a header
+HEADER_STEP, HEADER_BODY, HEADER_BYTES = 1, 2, 8 * HEADER_WORDS  # words of a header
+MESSAGE_BYTES = MESSAGE.itemsize
 RECEIVE_LOW_WATER = 128 << 10
 # Bytes in flight on a link, there and back: 5 us each way at 25 GB/s, and the same in slow motion, are 250 KB.
 BANDWIDTH_DELAY = 192 << 10
@@ -121,16 +80,16 @@ def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
     says which connection has failed, and why. All peers that the program sends to are connected. One that it receives
     from may connect meanwhile.
     """
-    if not state.numbers[BEGUN]:
+    if not state.call[0].has_begun:
         _begin(program, state)
     until = now(state.times) + nanoseconds
     while True:
         if not _run_ready(program, state):
             return FAILED
-        if state.numbers[FIRST_TASK] == len(program.tasks) - 1:
+        if state.call[0].first_task == len(program.tasks) - 1:
             return FINISHED
         status = wait(program, state, until)
-        if state.numbers[HAS_FAILED]:
+        if state.call[0].has_failed:
             return FAILED
         if status != GOING:
             return status
@@ -139,14 +98,19 @@ def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
 @compiled
 def _begin(program: Flat, state: LoopState) -> None:
     """Fill the arrays for a new call."""
-    state.messages[:], state.tasks[:], state.peers[:], state.numbers[BEGUN:] = NONE, 0, NONE, 0
-    state.numbers[BEGUN] = 1
-    state.peers[:, LOW_WATER] = 1
-    for task in range(len(program.tasks) - 1):
-        state.tasks[task, AT] = program.tasks[task, START]
-    for peer in range(len(state.links)):
-        if state.links[peer, IN_FLIGHT] != NEVER:
-            state.links[peer, IN_FLIGHT] = NONE  # earlier than any step of this call
+    call = state.call[0]
+    call.has_begun, call.first_task, call.has_failed = 1, 0, 0
+    call.unsents = call.sources = call.failed_peer = call.failed_sending = call.failed_why = 0
+    for message in state.messages:
+        message.through = message.nbytes = message.instruction = message.next = NONE
+    for task in range(len(state.tasks)):
+        state.tasks[task].at, state.tasks[task].status = program.tasks[task].first, READY
+    for peer in state.peers:
+        peer.out.first = peer.into.first = NONE
+        peer.low_water = 1
+    for link in state.links:
+        if link.in_flight != NEVER:
+            link.in_flight = NONE  # earlier than any step of this call
 
 
 @compiled
@@ -155,7 +119,7 @@ def _run_ready(program: Flat, state: LoopState) -> bool:
 
     False where a connection has failed.
     """
-    task = state.numbers[FIRST_TASK]
+    task = state.call[0].first_task
     while task < window_end(program, state):
         if _is_ready(program, state, task) and not _run(program, state, task):
             return False
@@ -165,23 +129,23 @@ def _run_ready(program: Flat, state: LoopState) -> bool:
 
 @compiled
 def _is_ready(program: Flat, state: LoopState, task: int) -> bool:
-    for at in range(program.tasks[task, AFTER], program.tasks[task + 1, AFTER]):
-        if state.tasks[program.after[at], STATUS] != DONE:
+    for at in range(program.tasks[task].after, program.tasks[task + 1].after):
+        if state.tasks[program.after[at]].status != DONE:
             return False
-    return bool(state.tasks[task, STATUS] == READY)
+    return bool(state.tasks[task].status == READY)
 
 
 @compiled
 def _run(program: Flat, state: LoopState, task: int) -> bool:
     """Run a task until it is done or waits. False where a connection has failed."""
-    while state.tasks[task, AT] < program.tasks[task + 1, START]:
-        is_done = _do(program, state, state.tasks[task, AT])
-        if state.numbers[HAS_FAILED]:
+    while state.tasks[task].at < program.tasks[task + 1].first:
+        is_done = _do(program, state, state.tasks[task].at)
+        if state.call[0].has_failed:
             return False
         if not is_done:
-            state.tasks[task, STATUS] = BLOCKED
+            state.tasks[task].status = BLOCKED
             return True
-        state.tasks[task, AT] += 1
+        state.tasks[task].at += 1
     _finish(program, state, task)
     return True
 
@@ -189,31 +153,31 @@ def _run(program: Flat, state: LoopState, task: int) -> bool:
 @compiled
 def _finish(program: Flat, state: LoopState, task: int) -> None:
     """Mark a task as done, and move the window if it was the first."""
-    state.tasks[task, STATUS] = DONE
-    first = state.numbers[FIRST_TASK]
-    while first < len(program.tasks) - 1 and state.tasks[first, STATUS] == DONE:
+    state.tasks[task].status = DONE
+    first = state.call[0].first_task
+    while first < len(program.tasks) - 1 and state.tasks[first].status == DONE:
         first += 1
-    state.numbers[FIRST_TASK] = first
+    state.call[0].first_task = first
 
 
 @compiled
 def _do(program: Flat, state: LoopState, instruction: int) -> bool:
     """Execute an instruction. False if it waits, or if a connection has failed."""
     do = program.instructions[instruction]
-    kind = do[KIND]
+    kind = do.kind
     if kind == WAIT:
-        return _await(program, state, do[NUMBER], do[FIRST] * state.numbers[SIZE])
+        return _await(program, state, do.number, do.missing * state.call[0].kernels[SIZE])
     if kind == SEND:
         return send(program, state, instruction)
     if kind == RECV:
-        queue(program, state, instruction, INTO_FIRST)
+        queue(program, state, instruction, state.peers[do.peer].into)
     elif kind == REDUCE:
-        _reduce(program, state, do[FIRST], do[LAST])
+        _reduce(program, state, do.first, do.last)
     elif kind == AVERAGE:
-        count = length(program, state, do[FIRST]) // state.numbers[SIZE]
-        divide(state.numbers[KERNELS:], address(program, state, do[FIRST]), count, state.numbers[RANKS])
+        call, into = state.call[0], address(program, state, do.first)
+        divide(call.kernels, into, elements(program, do.first), call.ranks)
     elif kind in (ENCODE, DECODE):
-        _code(program, state, do[FIRST], do[LAST], kind == ENCODE)
+        _code(program, state, do.first, do.last, kind == ENCODE)
     return True
 
 
@@ -223,31 +187,29 @@ def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
     operands = np.empty(last - first - 1, np.int64)
     for nth in range(len(operands)):
         operands[nth] = address(program, state, first + 1 + nth)
-    count = length(program, state, first) // state.numbers[SIZE]
-    combine(state.numbers[KERNELS:], address(program, state, first), operands, count)
+    combine(state.call[0].kernels, address(program, state, first), operands, elements(program, first))
 
 
 @compiled
 def _code(program: Flat, state: LoopState, first: int, last: int, is_sent: bool) -> None:
     """Encode the spans behind the first into that one, or decode the second into the first."""
-    coding = state.numbers[CODING:]
+    codec, into = state.call[0].codec, address(program, state, first)
     if not is_sent:
-        count = length(program, state, first) // state.numbers[SIZE]
-        decode_span(coding, address(program, state, first), address(program, state, first + 1), count)
+        decode_span(codec, into, address(program, state, first + 1), elements(program, first))
         return
     spans = np.empty((last - first - 1, 2), np.int64)
     for nth in range(len(spans)):
         spans[nth, 0] = address(program, state, first + 1 + nth)
-        spans[nth, 1] = length(program, state, first + 1 + nth) // state.numbers[SIZE]
-    encode_spans(coding, address(program, state, first), spans)
+        spans[nth, 1] = elements(program, first + 1 + nth)
+    encode_spans(codec, into, spans)
 
 
 @compiled
 def _await(program: Flat, state: LoopState, number: int, missing: int) -> bool:
     """Read until at most ``missing`` bytes of a message are still to come. False if it has to wait, or has failed."""
-    do = program.instructions[state.messages[number, INSTRUCTION]]
+    do = program.instructions[state.messages[number].instruction]
     while left(state, number) > missing:
-        if do[KIND] == SEND or state.descriptors[do[PEER]].into == NONE or not take(program, state, do[PEER]):
+        if do.kind == SEND or state.descriptors[do.peer].into == NONE or not take(program, state, do.peer):
             return False
     return True
 
@@ -262,10 +224,10 @@ def wait(program: Flat, state: LoopState, until: int) -> int:
         return GOING
     _find_sources(program, state)
     has_happened = _sleep(program, state, until)
-    for nth in range(state.numbers[SOURCES] if has_happened else 0):
+    for nth in range(state.call[0].sources if has_happened else 0):
         if _has_happened(state, FIRST_SOURCE + nth):
-            take(program, state, state.peers[nth, SOURCE])
-        if state.numbers[HAS_FAILED]:  # the next failure would hide this one
+            take(program, state, state.peers[nth].source)
+        if state.call[0].has_failed:  # the next failure would hide this one
             return GOING
     if not push(program, state):
         return GOING
@@ -281,27 +243,27 @@ def _find_sources(program: Flat, state: LoopState) -> None:
 
     They are all whose message is asked for if a task waits for one to leave: its receiver may wait for this rank, too.
     """
-    is_sending = state.numbers[SOURCES] = 0
-    for task in range(state.numbers[FIRST_TASK], window_end(program, state)):
-        if state.tasks[task, STATUS] == BLOCKED:
-            wait_for = program.instructions[state.tasks[task, AT], NUMBER]
-            do = program.instructions[state.messages[wait_for, INSTRUCTION]]
-            is_sending |= do[KIND] == SEND
-            if do[KIND] == RECV:
-                _add_source(state, do[PEER])
+    is_sending = state.call[0].sources = 0
+    for task in range(state.call[0].first_task, window_end(program, state)):
+        if state.tasks[task].status == BLOCKED:
+            wait_for = program.instructions[state.tasks[task].at].number
+            do = program.instructions[state.messages[wait_for].instruction]
+            is_sending |= do.kind == SEND
+            if do.kind == RECV:
+                _add_source(state, do.peer)
     if is_sending:
         for peer in range(len(state.peers)):
-            if state.peers[peer, INTO_FIRST] != NONE:
+            if state.peers[peer].into.first != NONE:
                 _add_source(state, peer)
 
 
 @compiled
 def _add_source(state: LoopState, peer: int) -> None:
-    for nth in range(state.numbers[SOURCES]):
-        if state.peers[nth, SOURCE] == peer:
+    for nth in range(state.call[0].sources):
+        if state.peers[nth].source == peer:
             return
-    state.peers[state.numbers[SOURCES], SOURCE] = peer
-    state.numbers[SOURCES] += 1
+    state.peers[state.call[0].sources].source = peer
+    state.call[0].sources += 1
 
 
 @compiled
@@ -311,7 +273,7 @@ def _sleep(program: Flat, state: LoopState, until: int) -> bool:
     Whether ``polls`` says what has happened.
     """
     count = _polls(program, state)
-    for _ in range(state.numbers[SPINS]):
+    for _ in range(state.call[0].spins):
         if poll(state.polls.ctypes.data, count, 0) > 0:
             return True
         sched_yield()
@@ -322,22 +284,22 @@ def _sleep(program: Flat, state: LoopState, until: int) -> bool:
 @compiled
 def _polls(program: Flat, state: LoopState) -> int:
     """Write what to wait for: the listener, what comes from the sources, and room to send; how many they are."""
-    state.polls[0] = _polled(state.numbers[LISTENER], POLLIN)
+    state.polls[0] = _polled(state.call[0].listener, POLLIN)
     count = FIRST_SOURCE
-    for nth in range(state.numbers[SOURCES]):
-        peer = state.peers[nth, SOURCE]
+    for nth in range(state.call[0].sources):
+        peer = state.peers[nth].source
         state.polls[count] = _polled(state.descriptors[peer].into, POLLIN)  # NONE before it connects: poll ignores that
         count += 1
     step, waits = step_to_send(program, state), False
-    for nth in range(state.numbers[UNSENTS]):
-        peer = state.peers[nth, UNSENT]
+    for nth in range(state.call[0].unsents):
+        peer = state.peers[nth].unsent
         if may_send(program, state, peer, step):
             state.polls[count] = _polled(state.descriptors[peer].out, POLLOUT)
             count += 1
         else:
             waits = True
     for peer in range(len(state.links) if waits else 0):
-        if state.links[peer, IN_FLIGHT] < step:
+        if state.links[peer].in_flight < step:
             make_small(state, peer)
             state.polls[count] = _polled(state.descriptors[peer].out, POLLOUT)
             count += 1
@@ -358,11 +320,11 @@ def _has_happened(state: LoopState, nth: int) -> bool:
 def _resume(program: Flat, state: LoopState) -> bool:
     """Mark the blocked tasks as ready whose messages have moved far enough. Whether there are any."""
     found = False
-    for task in range(state.numbers[FIRST_TASK], window_end(program, state)):
-        if state.tasks[task, STATUS] == BLOCKED:
-            do = program.instructions[state.tasks[task, AT]]
-            if left(state, do[NUMBER]) <= do[FIRST] * state.numbers[SIZE]:
-                state.tasks[task, STATUS] = READY
+    for task in range(state.call[0].first_task, window_end(program, state)):
+        if state.tasks[task].status == BLOCKED:
+            do = program.instructions[state.tasks[task].at]
+            if left(state, do.number) <= do.missing * state.call[0].kernels[SIZE]:
+                state.tasks[task].status = READY
                 found = True
     return found
 
@@ -370,17 +332,17 @@ def _resume(program: Flat, state: LoopState) -> bool:
 @compiled
 def window_end(program: Flat, state: LoopState) -> int:
     """The end of the window of tasks that may have begun."""
-    return int(min(state.numbers[FIRST_TASK] + AHEAD, len(program.tasks) - 1))
+    return int(min(state.call[0].first_task + AHEAD, len(program.tasks) - 1))
 
 
 @compiled
 def send(program: Flat, state: LoopState, instruction: int) -> bool:
     """Queue a message and send what can be sent now. False where a connection has failed."""
-    peer = program.instructions[instruction, PEER]
-    if state.peers[peer, OUT_FIRST] == NONE:
-        state.peers[state.numbers[UNSENTS], UNSENT] = peer
-        state.numbers[UNSENTS] += 1
-    queue(program, state, instruction, OUT_FIRST)
+    peer = program.instructions[instruction].peer
+    if state.peers[peer].out.first == NONE:
+        state.peers[state.call[0].unsents].unsent = peer
+        state.call[0].unsents += 1
+    queue(program, state, instruction, state.peers[peer].out)
     return push(program, state)
 
 
@@ -389,16 +351,16 @@ def push(program: Flat, state: LoopState) -> bool:
     """Pass the system as much as it takes, in the order of steps. False where a connection has failed."""
     _clear_acknowledged(state)
     moved = True
-    while moved and state.numbers[UNSENTS]:
+    while moved and state.call[0].unsents:
         moved, nth, step = False, 0, step_to_send(program, state)
-        while nth < state.numbers[UNSENTS]:
-            peer = state.peers[nth, UNSENT]
+        while nth < state.call[0].unsents:
+            peer = state.peers[nth].unsent
             if may_send(program, state, peer, step) and _flush(program, state, peer):
                 moved = True
-                if state.peers[peer, OUT_FIRST] == NONE:
+                if state.peers[peer].out.first == NONE:
                     _forget(state, nth)
                     continue
-            if state.numbers[HAS_FAILED]:
+            if state.call[0].has_failed:
                 return False
             nth += 1
     return True
@@ -408,16 +370,16 @@ def push(program: Flat, state: LoopState) -> bool:
 def step_to_send(program: Flat, state: LoopState) -> int:
     """The last step whose messages may leave now: that of the earliest unsent, if the program goes step by step."""
     step = NEVER
-    if state.numbers[BY_STEP]:
-        for nth in range(state.numbers[UNSENTS]):
-            step = min(step, _next_step(program, state, state.peers[nth, UNSENT]))
+    if state.call[0].by_step:
+        for nth in range(state.call[0].unsents):
+            step = min(step, _next_step(program, state, state.peers[nth].unsent))
     return step
 
 
 @compiled
 def _next_step(program: Flat, state: LoopState, peer: int) -> int:
     """The step of the first message that waits to be sent to a peer."""
-    return int(program.instructions[state.messages[state.peers[peer, OUT_FIRST], INSTRUCTION], STEP])
+    return int(program.instructions[state.messages[state.peers[peer].out.first].instruction].step)
 
 
 @compiled
@@ -425,9 +387,9 @@ def may_send(program: Flat, state: LoopState, peer: int, step: int) -> bool:
     """Whether a peer's next message is of that step, or of an earlier one, and nothing has to leave before it."""
     if _next_step(program, state, peer) > step:
         return False
-    if state.numbers[BY_STEP] and state.numbers[NETWORK]:
+    if state.call[0].by_step and state.call[0].has_network:
         for other in range(len(state.links)):
-            if other != peer and state.links[other, IN_FLIGHT] < step:
+            if other != peer and state.links[other].in_flight < step:
                 return False
     return True
 
@@ -435,11 +397,11 @@ def may_send(program: Flat, state: LoopState, peer: int, step: int) -> bool:
 @compiled
 def _clear_acknowledged(state: LoopState) -> None:
     """Forget the long messages of which no more is under way than a link holds."""
-    if not state.numbers[NETWORK]:
+    if not state.call[0].has_network:
         return
     for peer in range(len(state.links)):
-        if state.links[peer, IN_FLIGHT] != NEVER and _unacknowledged(state, peer) <= BANDWIDTH_DELAY:
-            state.links[peer, IN_FLIGHT] = NEVER
+        if state.links[peer].in_flight != NEVER and _unacknowledged(state, peer) <= BANDWIDTH_DELAY:
+            state.links[peer].in_flight = NEVER
 
 
 @compiled
@@ -460,98 +422,104 @@ def make_small(state: LoopState, peer: int) -> None:
 @compiled
 def _resize(state: LoopState, peer: int, nbytes: int) -> None:
     """Ask the system for a send buffer of that size."""
-    if state.links[peer, SEND_BUFFER] != nbytes:
-        state.links[peer, SEND_BUFFER] = state.times[0] = nbytes
+    if state.links[peer].send_buffer != nbytes:
+        state.links[peer].send_buffer = state.times[0] = nbytes
         setsockopt(state.descriptors[peer].out, SOL_SOCKET, SO_SNDBUF, state.times.ctypes.data, np.uint32(4))
 
 
 @compiled
 def _flush(program: Flat, state: LoopState, peer: int) -> bool:
     """Whether all of a connection's first message is handed over."""
-    number = state.peers[peer, OUT_FIRST]
+    number = state.peers[peer].out.first
     message = state.messages[number]
-    if state.links[peer, SEND_BUFFER] == SMALL_BUFFER:
+    if state.links[peer].send_buffer == SMALL_BUFFER:
         _resize(state, peer, LARGE_BUFFER)
     count = writev(state.descriptors[peer].out, state.parts.ctypes.data, gather(program, state, number))
     if count < 0:
         fail(state, peer, True, error_number())
         return False
-    message[THROUGH] += count
+    message.through += count
     if left(state, number):
         return False
-    if message[BODY] > BANDWIDTH_DELAY or state.links[peer, IN_FLIGHT] != NEVER:
-        state.links[peer, IN_FLIGHT] = program.instructions[message[INSTRUCTION], STEP]
-    dequeue(state, peer, OUT_FIRST)
+    if message.nbytes > BANDWIDTH_DELAY or state.links[peer].in_flight != NEVER:
+        state.links[peer].in_flight = program.instructions[message.instruction].step
+    dequeue(state, state.peers[peer].out)
     return True
 
 
 @compiled
 def _forget(state: LoopState, nth: int) -> None:
     """Drop a peer from those for which something waits to be sent."""
-    state.numbers[UNSENTS] -= 1
-    for at in range(nth, state.numbers[UNSENTS]):
-        state.peers[at, UNSENT] = state.peers[at + 1, UNSENT]
+    state.call[0].unsents -= 1
+    for at in range(nth, state.call[0].unsents):
+        state.peers[at].unsent = state.peers[at + 1].unsent
 
 
 @compiled
 def address(program: Flat, state: LoopState, span: int) -> int:
     """Where a span begins in memory."""
-    base = state.numbers[SCRATCH_MEMORY] if program.spans[span, SCRATCH] else state.numbers[TENSOR]
-    return int(base + program.spans[span, BEGIN] * _unit(program, state, span))
+    base = state.call[0].scratch if program.spans[span].is_scratch else state.call[0].tensor
+    return int(base + program.spans[span].start * _unit(program, state, span))
 
 
 @compiled
 def length(program: Flat, state: LoopState, span: int) -> int:
     """Bytes of a span."""
-    return int((program.spans[span, END] - program.spans[span, BEGIN]) * _unit(program, state, span))
+    return int(elements(program, span) * _unit(program, state, span))
+
+
+@compiled
+def elements(program: Flat, span: int) -> int:
+    """Return the elements of a span, or its bytes if it is coded."""
+    return int(program.spans[span].stop - program.spans[span].start)
 
 
 @compiled
 def _unit(program: Flat, state: LoopState, span: int) -> int:
-    return 1 if program.spans[span, CODED] else int(state.numbers[SIZE])
+    return 1 if program.spans[span].is_coded else int(state.call[0].kernels[SIZE])
 
 
 @compiled
-def queue(program: Flat, state: LoopState, instruction: int, first: int) -> None:
-    """Put an instruction's message behind the others of its connection; ``first`` is the column of the first one."""
+def queue(program: Flat, state: LoopState, instruction: int, messages: Records) -> None:
+    """Append an instruction's message to the queue of its connection."""
     do = program.instructions[instruction]
-    number, peer, size = do[NUMBER], state.peers[do[PEER]], 0
-    for span in range(do[FIRST], do[LAST]):
-        size += length(program, state, span)
+    number, nbytes = do.number, 0
+    for span in range(do.first, do.last):
+        nbytes += length(program, state, span)
     message = state.messages[number]
-    message[:HEADER_WORDS] = state.header
-    message[HEADER_STEP], message[HEADER_BODY] = do[STEP], size
-    message[THROUGH], message[BODY], message[INSTRUCTION] = 0, size, instruction
-    if peer[first] == NONE:
-        peer[first] = number
+    message.header[:] = state.header
+    message.header[HEADER_STEP], message.header[HEADER_BODY] = do.step, nbytes
+    message.through, message.nbytes, message.instruction = 0, nbytes, instruction
+    if messages.first == NONE:
+        messages.first = number
     else:
-        state.messages[peer[first + 1], NEXT] = number
-    peer[first + 1] = number
+        state.messages[messages.last].next = number
+    messages.last = number
 
 
 @compiled
 def left(state: LoopState, number: int) -> int:
     """Bytes of a message's body that are still to be handed over, or to come."""
     message = state.messages[number]
-    return int(min(message[BODY], HEADER_BYTES + message[BODY] - message[THROUGH]))
+    return int(min(message.nbytes, HEADER_BYTES + message.nbytes - message.through))
 
 
 @compiled
-def dequeue(state: LoopState, peer: int, first: int) -> None:
-    """Take the first message off its connection."""
-    state.peers[peer, first] = state.messages[state.peers[peer, first], NEXT]
+def dequeue(state: LoopState, messages: Records) -> None:
+    """Remove the first message of a queue."""
+    messages.first = state.messages[messages.first].next
 
 
 @compiled
 def gather(program: Flat, state: LoopState, number: int) -> int:
     """Say where the bytes of a message are that are not through yet: in how many parts."""
     message = state.messages[number]
-    do, through = program.instructions[message[INSTRUCTION]], message[THROUGH]
+    do, through = program.instructions[message.instruction], message.through
     parts = _part(state, 0, _header(state, number), HEADER_BYTES, through)
     through = max(0, through - HEADER_BYTES)
-    for span in range(do[FIRST], do[LAST]):
+    for span in range(do.first, do.last):
         size = length(program, state, span)
-        if parts < MOST_PARTS:
+        if parts < MAX_PARTS:
             parts = _part(state, parts, address(program, state, span), size, through)
         through = max(0, through - size)
     return parts
@@ -568,27 +536,27 @@ def _part(state: LoopState, parts: int, at: int, size: int, through: int) -> int
 
 @compiled
 def _header(state: LoopState, number: int) -> int:
-    return int(state.messages[number].ctypes.data)
+    return int(state.messages.ctypes.data + number * MESSAGE_BYTES)
 
 
 @compiled
 def take(program: Flat, state: LoopState, peer: int) -> bool:
     """Read what has come of the first message that is asked for. False if nothing has, or the connection failed."""
-    number = state.peers[peer, INTO_FIRST]
+    number = state.peers[peer].into.first
     message = state.messages[number]
-    had_header = message[THROUGH] >= HEADER_BYTES
+    had_header = message.through >= HEADER_BYTES
     count = readv(state.descriptors[peer].into, state.parts.ctypes.data, gather(program, state, number))
     if count <= 0:
         fail(state, peer, False, error_number() if count else CLOSED)
         return False
-    message[THROUGH] += count
-    if not had_header and message[THROUGH] >= HEADER_BYTES and not _is_expected(program, state, number):
+    message.through += count
+    if not had_header and message.through >= HEADER_BYTES and not _is_expected(program, state, number):
         fail(state, peer, False, DIFFERENT)
         return False
     still = left(state, number)
     _set_low_water(state, peer, still)
     if not still:
-        dequeue(state, peer, INTO_FIRST)
+        dequeue(state, state.peers[peer].into)
     return True
 
 
@@ -599,10 +567,10 @@ def _is_expected(program: Flat, state: LoopState, number: int) -> bool:
     for word in range(HEADER_WORDS):
         expected = state.header[word]
         if word == HEADER_STEP:
-            expected = program.instructions[message[INSTRUCTION], STEP]
+            expected = program.instructions[message.instruction].step
         elif word == HEADER_BODY:
-            expected = message[BODY]
-        if message[word] != expected:
+            expected = message.nbytes
+        if message.header[word] != expected:
             return False
     return True
 
@@ -611,8 +579,8 @@ def _is_expected(program: Flat, state: LoopState, number: int) -> bool:
 def _set_low_water(state: LoopState, peer: int, still: int) -> None:
     """Be woken by a large part of a long message, and by the first byte of another one."""
     wanted = RECEIVE_LOW_WATER if still >= RECEIVE_LOW_WATER else 1
-    if wanted != state.peers[peer, LOW_WATER]:
-        state.peers[peer, LOW_WATER] = state.times[0] = wanted
+    if wanted != state.peers[peer].low_water:
+        state.peers[peer].low_water = state.times[0] = wanted
         setsockopt(state.descriptors[peer].into, SOL_SOCKET, SO_RCVLOWAT, state.times.ctypes.data, np.uint32(4))
 
 
@@ -620,5 +588,5 @@ def _set_low_water(state: LoopState, peer: int, still: int) -> None:
 def fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
     """Note that a connection has failed, if it has and the system did not just say "later"."""
     if why not in (errno.EAGAIN, errno.EINTR):
-        state.numbers[HAS_FAILED] = 1
-        state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING], state.numbers[FAILED_WHY] = peer, is_sending, why
+        state.call[0].has_failed = 1
+        state.call[0].failed_peer, state.call[0].failed_sending, state.call[0].failed_why = peer, is_sending, why
