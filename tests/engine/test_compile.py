@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import distributed as dist
 
 from collectives import interpret
 from collectives.algorithms import build, executable
 from collectives.contracts import REDUCING
+from collectives.engine import nccl
 from collectives.engine.compile import in_pieces, plan
-from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import AHEAD, Average, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.schedule import Schedule, Step, parts
 
@@ -354,14 +352,12 @@ def test_any_schedule_is_played_as_the_interpreter_plays_it(
 
 @pytest.mark.integration  # seconds
 @pytest.mark.parametrize(("collective", "algorithm"), executable())
-def test_batches_for_nccl_never_wait_in_a_circle(
-    collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_for_nccl_never_wait_in_a_circle(collective: str, algorithm: str) -> None:
     """A batch holds its rank's stream until the other end of each of its messages is in a batch that has been begun."""
     for p in (2, 3, 5, 8):
         schedule = build(collective, algorithm, p, root=p // 2, segments=3)
         edges = schedule.cut(60 * p)
-        batches = [batches_of(plan(schedule, r, edges), r, int(edges[-1]), monkeypatch) for r in range(p)]
+        batches = [batches_of(plan(schedule, rank, edges), rank) for rank in range(p)]
         at, begun = [0] * p, set()
         while any(at[rank] < len(batches[rank]) for rank in range(p)):
             begun |= {end for rank in range(p) for batch in batches[rank][: at[rank] + 1] for end in batch}
@@ -376,18 +372,7 @@ def test_batches_for_nccl_never_wait_in_a_circle(
                 at[rank] += 1
 
 
-def batches_of(
-    made: Plan, rank: int, length: int, monkeypatch: pytest.MonkeyPatch
-) -> list[list[tuple[int, int, int, bool]]]:
+def batches_of(made: Plan, rank: int) -> list[list[tuple[int, int, int, bool]]]:
     """What a rank hands over together: (own rank, peer, step, is sent) of each message."""
-    seen: list[list[tuple[int, int, int, bool]]] = []
-
-    def exchange(batch: list[Send | Recv], *_: object) -> None:
-        if batch:
-            seen.append([(rank, do.peer, do.step, isinstance(do, Send)) for do in batch])
-
-    monkeypatch.setattr("collectives.engine.nccl._exchange", exchange)
-    monkeypatch.setattr("collectives.engine.nccl._first_collective", lambda *_: None)
-    tensor, scratch = torch.zeros(length), torch.zeros(made.scratch)
-    execute_in_batches(made, tensor, scratch, None, dist.ReduceOp.SUM, 2)  # type: ignore[arg-type]
-    return seen
+    found = [do.messages for do in nccl.batches(made) if isinstance(do, nccl.Batch)]
+    return [[(rank, do.peer, do.step, isinstance(do, Send)) for do in batch] for batch in found]

@@ -7,17 +7,22 @@ messages of one pair of ranks by their order, and ignores tags. A batch of more 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
-from weakref import WeakSet
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import distributed as dist
 
 from collectives.engine.handshake import MessageError, global_ranks
-from collectives.engine.program import Average, Instruction, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span
 from collectives.engine.reduce import divide, reduce
+
+
+class Batch(NamedTuple):
+    """All messages that a rank sends and receives in one step."""
+
+    messages: tuple[Send | Recv, ...]
 
 
 def execute_in_batches(
@@ -26,61 +31,62 @@ def execute_in_batches(
     """Execute the program: all that this rank sends and receives in one step is one batch, in the order of the steps.
 
     A receive is handed over with its step's batch, not ahead of it: NCCL takes messages in the order in which they were
-    given, so nothing is gained by giving it early.
+    given, so nothing is gained by giving it early. A program's batches are planned in its first call.
     """
     _first_collective(group, tensor.device)
 
     def view(span: Span) -> torch.Tensor:
         return (scratch if span.scratch else tensor)[span.start : span.stop]
 
-    due: dict[int, list[Recv]] = defaultdict(list)  # step -> its receives, not handed over yet
-    posted: dict[int, int] = {}  # number of a receive -> its step
-    sends: list[Send] = []  # of one step
-
-    def hand_over(step: int | None) -> None:
-        """The sends so far with their step's receives, and then those of this step, if it is another."""
-        for t in dict.fromkeys([*(send.step for send in sends), *([] if step is None else [step])]):
-            _exchange([*(send for send in sends if send.step == t), *due.pop(t, [])], view, group)
-        sends.clear()
-
-    for do in _with_whole_reductions(made.instructions()):
-        match do:
-            case Recv():
-                due[do.step].append(do)
-                posted[do.number] = do.step
-            case Send():
-                if sends and sends[0].step != do.step:
-                    hand_over(None)
-                sends.append(do)
-            case Wait(number) if number in posted or any(send.number == number for send in sends):
-                hand_over(posted.get(number))
-            case Wait():
-                pass  # it was handed over before, and the stream keeps the order
-            case Reduce() | Average():
-                _compute(do, view, op, p)
+    if made not in _planned:
+        _planned[made] = tuple(batches(made))
+    for do in _planned[made]:
+        if isinstance(do, Batch):
+            _exchange(do.messages, view, group)
+        elif isinstance(do, Reduce):
+            reduce(op, view(do.into), [view(span) for span in do.operands])
+        elif op == dist.ReduceOp.AVG:
+            divide(view(do.span), p)
 
 
-def _with_whole_reductions(program: Iterable[Instruction]) -> Iterator[Instruction]:
-    """The program, but a reduction's pieces as one: here a message is there as a whole, and each piece costs a kernel.
+# What `batches` returned for a program, as long as somebody has the program.
+_planned: WeakKeyDictionary[Plan, tuple[Batch | Reduce | Average, ...]] = WeakKeyDictionary()
 
-    Only a wait may stand between two pieces of a reduction; it comes before the first now, which is never too late.
+
+def batches(made: Plan) -> list[Batch | Reduce | Average]:
+    """Return the program in batches; there are no waits, because the stream keeps the order.
+
+    The pieces of a reduction are one: here a message is there as a whole, and each piece costs a kernel.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> from collectives.engine.compile import plan
+    >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
+    >>> for do in batches(plan(doubling, rank=0, edges=doubling.cut(1 << 20))):
+    ...     print(type(do).__name__)
+    Batch
+    Reduce
+    Average
     """
-    reduction: Reduce | None = None
-    for do in program:
-        longer = _longer(reduction, do) if reduction and isinstance(do, Reduce) else None
-        if reduction and not longer and not isinstance(do, Wait):
-            yield reduction
-            reduction = None
-        if isinstance(do, Reduce):
-            reduction = longer or do
-        else:
-            yield do
-    if reduction:
-        yield reduction
+    planned = list[Batch | Reduce | Average]()
+    for do in made.instructions():
+        last = planned[-1] if planned else None
+        if isinstance(do, Send | Recv):
+            if isinstance(last, Batch) and last.messages[0].step == do.step:
+                planned[-1] = Batch((*last.messages, do))
+            else:
+                planned.append(Batch((do,)))
+        elif isinstance(do, Reduce):
+            if whole := isinstance(last, Reduce) and _joined(last, do):
+                planned[-1] = whole
+            else:
+                planned.append(do)
+        elif isinstance(do, Average):
+            planned.append(do)
+    return planned
 
 
-def _longer(one: Reduce, more: Reduce) -> Reduce | None:
-    """Both in one, if the second goes on where the first ends, in the place and in every operand."""
+def _joined(one: Reduce, more: Reduce) -> Reduce | None:
+    """Return both in one, if the second goes on where the first ends, in the place and in every operand."""
     spans = list(zip((one.into, *one.operands), (more.into, *more.operands), strict=False))
     if len(one.operands) != len(more.operands) or any(a.stop != b.start or a.scratch != b.scratch for a, b in spans):
         return None
@@ -88,10 +94,8 @@ def _longer(one: Reduce, more: Reduce) -> Reduce | None:
     return Reduce(into, tuple(operands))
 
 
-def _exchange(batch: list[Send | Recv], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
-    """One batch of sends and receives, done for whatever follows on the same stream; without any, nothing."""
-    if not batch:
-        return
+def _exchange(batch: Sequence[Send | Recv], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Send and receive in one batch, which is done for whatever follows on the same stream."""
     messages = [
         dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer)
         if isinstance(do, Recv)
@@ -112,17 +116,10 @@ _connected: WeakSet[dist.ProcessGroup] = WeakSet()
 
 
 def _first_collective(group: dist.ProcessGroup, device: torch.device) -> None:
-    """NCCL connects all ranks of a group in its first call, which a batch that leaves some of them out must not be."""
+    """Connect all ranks of a group: NCCL does so in its first call, which must not be a batch without some of them."""
     if group not in _connected:
         dist.all_reduce(torch.zeros(1, device=device), group=group)
         _connected.add(group)
-
-
-def _compute(do: Reduce | Average, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:
-    if isinstance(do, Reduce):
-        reduce(op, view(do.into), [view(span) for span in do.operands])
-    elif op == dist.ReduceOp.AVG:
-        divide(view(do.span), p)
 
 
 def _gathered(do: Send, view: Callable[[Span], torch.Tensor]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -118,7 +118,8 @@ class Flat(NamedTuple):
     messages: int
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Plan:
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
@@ -134,7 +135,7 @@ class Plan(NamedTuple):
     first_sends: dict[int, int]
 
     def instructions(self) -> Iterator[Instruction]:
-        """All of them, task by task."""
+        """Yield all instructions, task by task."""
         for task in self.program:
             yield from task.instructions
 
