@@ -66,10 +66,7 @@ class Mpi(Backend):
 
     @contextmanager
     def prepare(self, call: Call) -> Iterator[Callable[[], None]]:
-        """Prepare MPI's persistent collective of that name, which each call starts and waits for, within a ``with``.
-
-        In Open MPI 5 its component "libnbc" has all of them: they run the algorithms of its nonblocking collectives.
-        """
+        """Prepare MPI's persistent collective of that name, which each call starts and waits for, within a ``with``."""
         group, name, arguments = _function(_started(), call)
         request = getattr(group, f"{name}_init")(*arguments)
 
