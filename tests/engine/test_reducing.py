@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.engine.kernels import BLOCK, combine, divide, kernels
+from collectives.engine.kernels import BLOCK, KERNELS, combine, divide, kernels
 from collectives.engine.reduce import COMBINE, HALF
 
 pytestmark = pytest.mark.integration  # compiles
@@ -19,7 +19,7 @@ OPS = [SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
 def run(op: object, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
     found = kernels(op, into.dtype)
     addresses = np.array([each.data_ptr() for each in operands])
-    combine(np.array(found), into.data_ptr(), addresses, len(into))
+    combine(np.array(found, KERNELS)[()], into.data_ptr(), addresses, len(into))
 
 
 def every(dtype: torch.dtype) -> torch.Tensor:
@@ -46,7 +46,7 @@ def test_two_of_a_half_type_as_torch(op: object, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("p", [2, 3, 7, 24])
 def test_averages_of_a_half_type_as_torch(p: int, dtype: torch.dtype) -> None:
     found, values = kernels(AVG, dtype), every(dtype)
-    divide(np.array(found), values.data_ptr(), len(values), p)
+    divide(np.array(found, KERNELS)[()], values.data_ptr(), len(values), p)
     assert same(values, every(dtype).div_(p))
 
 
@@ -74,7 +74,7 @@ def test_threads_combine_at_the_same_time(dtype: torch.dtype) -> None:
         operands, seen = made[r : r + 3], set()
         for _ in range(200):
             run(SUM, into := torch.zeros(n, dtype=dtype), operands)
-            divide(np.array(found), into.data_ptr(), n, 3)
+            divide(np.array(found, KERNELS)[()], into.data_ptr(), n, 3)
             seen.add(into.view(torch.uint8).numpy().tobytes())
         return len(seen) == 1
 

@@ -39,8 +39,6 @@ from collectives.engine.system import call_kernel
 from collectives.schedule import Ints
 from collectives.wire import BLOCK, WIRES
 
-# What `codec_kernels` returns, as columns: addresses, and bits of an element.
-ENCODE, DECODE, BITS = range(3)
 BIAS, NAN = 127, 255  # of a scale's byte: the exponent 0, and a block that is not finite
 POINT = 6  # fraction bits of mxint8: its unit is the scale divided by 2**6
 INT8 = np.float32(127)
@@ -51,7 +49,7 @@ ROUNDS = np.float32(3 << 22)  # float32 has no fractions there, so that a sum wi
 
 
 def encode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
-    """Codes are 8-bit integers from -127 to 127."""
+    """Encode as 8-bit integers from -127 to 127."""
     for at in range(0, count, BLOCK):
         end = min(at + BLOCK, count)
         scale = _scale(one, at, end, 0, POINT)  # a smaller scale has no inverse
@@ -62,7 +60,7 @@ def encode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
 
 
 def decode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
-    """The exact float32 values, as in the other decoders."""
+    """Decode to the exact float32 values, as the other decoders do."""
     for at in range(0, count, BLOCK):
         unit = _unit(other[at // BLOCK], POINT)
         for i in range(at, min(at + BLOCK, count)):
@@ -70,7 +68,7 @@ def decode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
 
 
 def encode_mxfp8(into: Array, one: Array, other: Array, count: int) -> None:
-    """Codes are those of E4M3."""
+    """Encode as E4M3."""
     for at in range(0, count, BLOCK):
         end = min(at + BLOCK, count)
         scale = _scale(one, at, end, FP8_EXPONENT, 0)
@@ -80,7 +78,7 @@ def encode_mxfp8(into: Array, one: Array, other: Array, count: int) -> None:
 
 
 def decode_mxfp8(into: Array, one: Array, other: Array, count: int) -> None:
-    """E4M3 has a NaN, which `encode_mxfp8` does not write."""
+    """Decode E4M3, which has a NaN that `encode_mxfp8` does not write."""
     for at in range(0, count, BLOCK):
         unit = _unit(other[at // BLOCK], 0)
         for i in range(at, min(at + BLOCK, count)):
@@ -89,7 +87,7 @@ def decode_mxfp8(into: Array, one: Array, other: Array, count: int) -> None:
 
 
 def encode_mxfp4(into: Array, one: Array, other: Array, count: int) -> None:
-    """Codes are those of E2M1, two a byte, the first in its lower half."""
+    """Encode as E2M1, two a byte, the first in its lower half."""
     for at in range(0, count, BLOCK):
         end = min(at + BLOCK, count)
         scale = _scale(one, at, end, FP4_EXPONENT, 0)
@@ -101,7 +99,7 @@ def encode_mxfp4(into: Array, one: Array, other: Array, count: int) -> None:
 
 
 def decode_mxfp4(into: Array, one: Array, other: Array, count: int) -> None:
-    """Two numbers a byte."""
+    """Decode two numbers a byte."""
     for at in range(0, count, BLOCK):
         unit = _unit(other[at // BLOCK], 0)
         for i in range(at // 2, min(at + BLOCK, count) // 2):
@@ -112,7 +110,7 @@ def decode_mxfp4(into: Array, one: Array, other: Array, count: int) -> None:
 
 @compiled
 def _scale(one: Array, at: int, end: int, exponent: int, least: int) -> int:
-    """The scale of a block, for a format with this largest exponent."""
+    """Return the scale of a block, for a format with this largest exponent."""
     most = np.uint32(0)
     for i in range(at, end):
         most = max(most, as_bits(one[i]) & MAGNITUDE)
@@ -124,14 +122,14 @@ def _scale(one: Array, at: int, end: int, exponent: int, least: int) -> int:
 
 @compiled
 def _scaled(value: Any, scale: int, point: int) -> Word:
-    """The bits of an element divided by its block's unit; zeros for a block that is not finite."""
+    """Return the bits of an element divided by its block's unit; zeros for a block that is not finite."""
     inverse = as_float(np.uint32(2 * BIAS + point - scale) << np.uint32(23))
     return np.uint32(as_bits(value * inverse) & np.uint32(0 if scale == NAN else 0xFFFFFFFF))
 
 
 @compiled
 def _unit(scale: int, point: int) -> Any:
-    """What a block's numbers are multiplied by, which may be a subnormal number."""
+    """Return the unit by which a block's numbers are multiplied, which may be a subnormal number."""
     power = np.int64(scale) - point
     unit = as_float(np.uint32(power << 23 if power > 0 else 1 << (22 + power)))
     return np.float32(np.nan) if scale == NAN else unit
@@ -139,14 +137,14 @@ def _unit(scale: int, point: int) -> Any:
 
 @compiled
 def _code(bits: Word, most: Word, drop: int, bias: int, sign: int) -> Word:
-    """The code of a short float that is nearest to a float32."""
+    """Return the code of the short float that is nearest to a float32."""
     code = shorter(min(np.uint32(bits & MAGNITUDE), most), drop, bias)
     return np.uint32(code | (np.uint32(bits >> np.uint32(31 - sign)) & np.uint32(1 << sign)))
 
 
 @compiled
 def _number(code: Word, drop: int, bias: int, sign: int) -> Any:
-    """The number that a code stands for."""
+    """Return the number that a code stands for."""
     size = longer(code & np.uint32((1 << sign) - 1), drop, bias)
     return as_float(size | np.uint32((code >> np.uint32(sign)) << np.uint32(31)))
 
@@ -162,6 +160,7 @@ class CodecKernels(NamedTuple):
     bits: int
 
 
+CODEC = np.dtype([(name, np.int64) for name in CodecKernels._fields])  # the same for compiled code
 MX_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
     "mxint8": (encode_mxint8, decode_mxint8),
     "mxfp8": (encode_mxfp8, decode_mxfp8),
@@ -171,7 +170,7 @@ MX_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
 
 @cache
 def codec_kernels(codec: str) -> CodecKernels:
-    """The kernels of one of `collectives.wire.WIRES`, for whole blocks; float32 needs none."""
+    """Return the kernels of one of `collectives.wire.WIRES`, for whole blocks; float32 needs none."""
     if codec == "float32":
         return CodecKernels(0, 0, WIRES[codec].bits)
     if codec in MX_KERNELS:
@@ -184,21 +183,21 @@ def codec_kernels(codec: str) -> CodecKernels:
 
 
 @compiled
-def encode_spans(codec: Ints, into: int, spans: Ints) -> None:
+def encode_spans(codec: Any, into: int, spans: Ints) -> None:
     """Encode spans (address, elements) into one place, all elements before all scales, and round them."""
-    scales = into + spans[:, 1].sum() * codec[BITS] // 8
+    scales = into + spans[:, 1].sum() * codec.bits // 8
     for nth in range(len(spans)):
         at, count = spans[nth]
-        call_kernel(codec[ENCODE], into, at, scales, count)
-        call_kernel(codec[DECODE], at, into, scales, count)
-        into += count * codec[BITS] // 8
+        call_kernel(codec.encode, into, at, scales, count)
+        call_kernel(codec.decode, at, into, scales, count)
+        into += count * codec.bits // 8
         scales += count // BLOCK
 
 
 @compiled
-def decode_span(codec: Ints, into: int, coded: int, count: int) -> None:
+def decode_span(codec: Any, into: int, coded: int, count: int) -> None:
     """Decode so many elements."""
-    call_kernel(codec[DECODE], into, coded, coded + count * codec[BITS] // 8, count)
+    call_kernel(codec.decode, into, coded, coded + count * codec.bits // 8, count)
 
 
 def encode(codec: str, values: torch.Tensor) -> torch.Tensor:
@@ -236,7 +235,7 @@ def rounded(codec: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def whole_blocks(codec: str, values: torch.Tensor) -> torch.Tensor:
-    """The values as float32, filled up with zeros to whole blocks; the same tensor if it is that already."""
+    """Return the values as float32, padded with zeros to whole blocks; the same tensor if it is that already."""
     missing = -len(values) % WIRES[codec].block
     return torch.nn.functional.pad(values.float(), (0, missing)) if missing else values.float()
 

@@ -20,11 +20,12 @@ from collectives.engine.system import call_kernel, memmove
 from collectives.schedule import Ints
 
 Array = Any
+Record = Any  # of KERNELS: in compiled code its fields are attributes
 Kernel = Callable[[Array, Array, Any, int], None]  # into, one, other: mostly an array, too; elements
 
 
 def array_of(kind: Any) -> Any:
-    """The type of an argument that is an array of these."""
+    """Return the type of an argument that is an array of these."""
     return types.CPointer(kind)  # type: ignore[no-untyped-call]
 
 
@@ -32,7 +33,7 @@ BYTES, HALVES, FLOATS = (array_of(each) for each in (types.uint8, types.uint16, 
 
 
 def address(kernel: Kernel, into: Any, one: Any, other: Any) -> int:
-    """Compile a kernel for arguments of these types; its address."""
+    """Compile a kernel for arguments of these types, and return its address."""
     return int(_compiled(kernel, into, one, other).address)
 
 
@@ -52,19 +53,19 @@ MAGNITUDE, INFINITE = (
 
 @compiled
 def as_float(bits: Word) -> Any:
-    """The float32 of these bits."""
+    """Return the float32 of these bits."""
     return np.uint32(bits).view(np.float32)
 
 
 @compiled
 def as_bits(value: Any) -> Word:
-    """The bits of a float32."""
+    """Return the bits of a float32."""
     return np.float32(value).view(np.uint32)
 
 
 @compiled
 def shorter(size: Word, drop: int, bias: int) -> Word:
-    """The code of the short float that is nearest to a float32, or of the even one of two; both without their signs.
+    """Return the code of the short float that is nearest to a float32, or of the even one of two; without their signs.
 
     The short type has ``drop`` bits fewer after the point, and this bias. A larger number overflows to the next code.
     """
@@ -78,14 +79,14 @@ def shorter(size: Word, drop: int, bias: int) -> Word:
 
 @compiled
 def longer(code: Word, drop: int, bias: int) -> Word:
-    """The bits of the float32 that is equal to a short float; both without their signs."""
+    """Return the bits of the float32 that is equal to a short float; both without their signs."""
     shifted, ruler = np.uint32(code << np.uint32(drop)), np.uint32((128 - bias + drop) << 23)
     subnormal = as_bits(as_float(ruler + code) - as_float(ruler))
     return np.uint32(subnormal if shifted < np.uint32(1 << 23) else shifted + np.uint32((127 - bias) << 23))
 
 
 def widen_float16(into: Array, one: Array, _: Array, count: int) -> None:
-    """As float32."""
+    """Convert to float32."""
     for i in range(count):
         code = np.uint32(one[i] & 0x7FFF)
         size = longer(code, 13, 15) | (INFINITE if code >= np.uint32(0x7C00) else np.uint32(0))
@@ -93,7 +94,7 @@ def widen_float16(into: Array, one: Array, _: Array, count: int) -> None:
 
 
 def narrow_float16(into: Array, one: Array, _: Array, count: int) -> None:
-    """Rounded to the nearest, or to the even one of two."""
+    """Round to the nearest, or to the even one of two."""
     for i in range(count):
         bits = as_bits(one[i])
         size = bits & MAGNITUDE
@@ -102,13 +103,13 @@ def narrow_float16(into: Array, one: Array, _: Array, count: int) -> None:
 
 
 def widen_bfloat16(into: Array, one: Array, _: Array, count: int) -> None:
-    """As float32, of which these are the first two bytes."""
+    """Convert to float32, of which these are the first two bytes."""
     for i in range(count):
         into[i] = as_float(np.uint32(one[i]) << np.uint32(16))
 
 
 def narrow_bfloat16(into: Array, one: Array, _: Array, count: int) -> None:
-    """Rounded to the nearest, or to the even one of two."""
+    """Round to the nearest, or to the even one of two."""
     for i in range(count):
         bits = as_bits(one[i])
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
@@ -125,63 +126,63 @@ CONVERSIONS: dict[torch.dtype, tuple[Kernel, Kernel]] = {
 
 
 def add(into: Array, one: Array, other: Array, count: int) -> None:
-    """The sum, element by element, as the other functions here."""
+    """Add, element by element, as the other functions here."""
     for i in range(count):
         into[i] = one[i] + other[i]
 
 
 def multiply(into: Array, one: Array, other: Array, count: int) -> None:
-    """The product."""
+    """Multiply."""
     for i in range(count):
         into[i] = one[i] * other[i]
 
 
 def maximum(into: Array, one: Array, other: Array, count: int) -> None:
-    """The larger one; not a number if either is not."""
+    """Take the larger one; not a number if either is not."""
     for i in range(count):
         a, b = one[i], other[i]
         into[i] = a if a >= b or a != a else b
 
 
 def minimum(into: Array, one: Array, other: Array, count: int) -> None:
-    """The smaller one; not a number if either is not."""
+    """Take the smaller one; not a number if either is not."""
     for i in range(count):
         a, b = one[i], other[i]
         into[i] = a if a <= b or a != a else b
 
 
 def bitwise_and(into: Array, one: Array, other: Array, count: int) -> None:
-    """Bits that both have; of bools "and"."""
+    """Take the bits that both have; of bools "and"."""
     for i in range(count):
         into[i] = one[i] & other[i]
 
 
 def bitwise_or(into: Array, one: Array, other: Array, count: int) -> None:
-    """Bits that either has; of bools "or", which is their sum, too."""
+    """Take the bits that either has; of bools "or", which is their sum, too."""
     for i in range(count):
         into[i] = one[i] | other[i]
 
 
 def bitwise_xor(into: Array, one: Array, other: Array, count: int) -> None:
-    """Bits that one of the two has."""
+    """Take the bits that one of the two has."""
     for i in range(count):
         into[i] = one[i] ^ other[i]
 
 
 def divide_floats(into: Array, one: Array, ranks: int, count: int) -> None:
-    """A sum divided by a number: in float64, rounded once, which is right for float32, too."""
+    """Divide a sum by a number: in float64, rounded once, which is right for float32, too."""
     for i in range(count):
         into[i] = one[i] / ranks
 
 
 def divide_integers(into: Array, one: Array, ranks: int, count: int) -> None:
-    """A sum of integers divided towards zero."""
+    """Divide a sum of integers, towards zero."""
     for i in range(count):
         a = types.int64(one[i])
         into[i] = a // ranks if a >= 0 else -(-a // ranks)
 
 
-KERNELS: dict[Any, Kernel] = {
+BY_OP: dict[Any, Kernel] = {
     dist.ReduceOp.SUM: add,
     dist.ReduceOp.AVG: add,
     dist.ReduceOp.PRODUCT: multiply,
@@ -208,12 +209,15 @@ class Kernels(NamedTuple):
     size: int
 
 
+KERNELS = np.dtype([(name, np.int64) for name in Kernels._fields])  # the same for compiled code
+
+
 @cache
 def kernels(op: Any, dtype: torch.dtype) -> Kernels:
-    """What reduces this dtype by this op; what is only moved needs none."""
+    """Return what reduces this dtype by this op; what is only moved needs no kernel."""
     if op is None:
         return Kernels(0, 0, 0, 0, dtype.itemsize)
-    kernel = KERNELS[op]
+    kernel = BY_OP[op]
     if dtype == torch.bool:
         return Kernels(address(OF_BOOLS.get(kernel, kernel), *3 * [BYTES]), 0, 0, 0, 1)
     widen, narrow = CONVERSIONS.get(dtype, (None, None))
@@ -228,30 +232,28 @@ def kernels(op: Any, dtype: torch.dtype) -> Kernels:
     )
 
 
-# What `kernels` returns: addresses, 0 for what is not needed, and bytes of an element.
-COMBINE, DIVIDE, WIDEN, NARROW, SIZE = range(5)
 BLOCK = 512  # elements of a sum that is kept aside, in the cache, until it is whole
 WIDEST = 8  # bytes
 
 
 @compiled
-def combine(kernels: Ints, into: int, operands: Ints, count: int) -> None:
+def combine(kernels: Record, into: int, operands: Ints, count: int) -> None:
     """Combine what is at these addresses, in their order, into a place, which may be one of them.
 
     Half types are widened to float32, and rounded once.
     """
     if len(operands) == 1:
-        memmove(into, operands[0], count * kernels[SIZE])
-    elif len(operands) == 2 and not kernels[WIDEN] and into not in (operands[0], operands[1]):
-        call_kernel(kernels[COMBINE], into, operands[0], operands[1], count)
+        memmove(into, operands[0], count * kernels.size)
+    elif len(operands) == 2 and not kernels.widen and into not in (operands[0], operands[1]):
+        call_kernel(kernels.combine, into, operands[0], operands[1], count)
     else:
         aside = np.empty(4 * BLOCK * WIDEST, np.uint8)  # an argument: after its last use numba would free it
         for done in range(0, count, BLOCK):
-            _combine_block(kernels, into, operands, done * kernels[SIZE], min(BLOCK, count - done), aside)
+            _combine_block(kernels, into, operands, done * kernels.size, min(BLOCK, count - done), aside)
 
 
 @compiled
-def _combine_block(kernels: Ints, into: int, operands: Ints, at: int, count: int, memory: Any) -> None:
+def _combine_block(kernels: Record, into: int, operands: Ints, at: int, count: int, memory: Any) -> None:
     """Combine aside, in the cache, because the place may be an operand that is needed later.
 
     No kernel writes what it reads: it would go element by element.
@@ -261,40 +263,40 @@ def _combine_block(kernels: Ints, into: int, operands: Ints, at: int, count: int
     for nth in range(1, len(operands)):
         other = _wide(kernels, operands[nth] + at, aside + each, count)
         place = aside + (2 + nth % 2) * each
-        call_kernel(kernels[COMBINE], place, total, other, count)
+        call_kernel(kernels.combine, place, total, other, count)
         total = place
-    if kernels[NARROW]:
-        call_kernel(kernels[NARROW], into + at, total, 0, count)
+    if kernels.narrow:
+        call_kernel(kernels.narrow, into + at, total, 0, count)
     else:
-        memmove(into + at, total, count * kernels[SIZE])
+        memmove(into + at, total, count * kernels.size)
 
 
 @compiled
-def _wide(kernels: Ints, operand: int, aside: int, count: int) -> int:
-    """Where an operand is in the type in which it is combined: there, or aside."""
-    if not kernels[WIDEN]:
+def _wide(kernels: Record, operand: int, aside: int, count: int) -> int:
+    """Return where an operand is in the type in which it is combined: there, or aside."""
+    if not kernels.widen:
         return operand
-    call_kernel(kernels[WIDEN], aside, operand, 0, count)
+    call_kernel(kernels.widen, aside, operand, 0, count)
     return aside
 
 
 @compiled
-def divide(kernels: Ints, at: int, count: int, ranks: int) -> None:
+def divide(kernels: Record, at: int, count: int, ranks: int) -> None:
     """Make an average of a sum, if the op is one."""
-    if not kernels[DIVIDE]:
+    if not kernels.divide:
         return
-    if not kernels[WIDEN]:
-        call_kernel(kernels[DIVIDE], at, at, ranks, count)
+    if not kernels.widen:
+        call_kernel(kernels.divide, at, at, ranks, count)
         return
     aside = np.empty(BLOCK * WIDEST, np.uint8)
     for done in range(0, count, BLOCK):
-        _divide_block(kernels, at + done * kernels[SIZE], min(BLOCK, count - done), ranks, aside)
+        _divide_block(kernels, at + done * kernels.size, min(BLOCK, count - done), ranks, aside)
 
 
 @compiled
-def _divide_block(kernels: Ints, at: int, count: int, ranks: int, memory: Any) -> None:
+def _divide_block(kernels: Record, at: int, count: int, ranks: int, memory: Any) -> None:
     """Divide in the wide type, aside."""
     aside = memory.ctypes.data
-    call_kernel(kernels[WIDEN], aside, at, 0, count)
-    call_kernel(kernels[DIVIDE], aside, aside, ranks, count)
-    call_kernel(kernels[NARROW], at, aside, 0, count)
+    call_kernel(kernels.widen, aside, at, 0, count)
+    call_kernel(kernels.divide, aside, aside, ranks, count)
+    call_kernel(kernels.narrow, at, aside, 0, count)

@@ -33,7 +33,7 @@ BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
 
 def refusal(op: Any, dtype: torch.dtype) -> str | None:
-    """Why we cannot reduce this dtype by this op; None where we can. Without an op every dtype is only moved."""
+    """Return why we cannot reduce this dtype by this op; None where we can. Without an op it is only moved."""
     names = [str(each).rpartition(".")[2] for each in COMBINE]
     if op is not None and op not in COMBINE:
         return f"op is {', '.join(names[:-1])} or {names[-1]}, not {op}"
@@ -46,7 +46,7 @@ def refusal(op: Any, dtype: torch.dtype) -> str | None:
 
 
 def takes_wire(op: Any, dtype: torch.dtype) -> bool:
-    """Whether a reduction may travel by a wire: sums and averages of float32 and the half types."""
+    """Return whether a codec may encode a reduction: sums and averages of float32 and the half types."""
     return op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in (*HALF, torch.float32)
 
 

@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from collectives.compiled import compiled
 from collectives.engine.handshake import NO_CALL, Message, unexpected
-from collectives.engine.kernels import Kernels, combine, divide, kernels
+from collectives.engine.kernels import KERNELS, Kernels, combine, divide, kernels
 from collectives.engine.mesh import Mesh
 from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan, nothing
 from collectives.engine.system import (
@@ -79,7 +79,7 @@ COPIES, CHUNKS = _record("chunk place"), _record("length own source target")
 # divides; and what `kernels` returns.
 CALL = _record(
     "steps step_count waits ops operands copies copy_count chunks length blocks digest signature splits divisor",
-    ("kernels", np.int64, 5),
+    ("kernels", KERNELS),
 )
 # A rank in its host's memory. Between calls: how many ranks, which one, where the memory is, how often it looks at a
 # count before it yields, and the number of the next block. Of a call: the block and the row that it is at, and the
@@ -156,9 +156,9 @@ def _enter(me: Any, call: Any) -> int:
         chunk, place = copies[row].chunk, copies[row].place
         source, into = _place(me, call, me.rank, SOURCE, chunk), _place(me, call, me.rank, place, chunk)
         if place != TARGET:
-            memmove(into, source, _count(me, call, chunk) * call.kernels[4])
+            memmove(into, source, _count(me, call, chunk) * call.kernels.size)
         elif me.block == 0 and into != source:  # whole, because the others may need fewer blocks
-            memmove(into, source, _chunk(chunks, chunk).length * call.kernels[4])
+            memmove(into, source, _chunk(chunks, chunk).length * call.kernels.size)
     digest = _digest(me, me.rank)
     if load(digest) != call.digest:
         store(digest, call.digest)
@@ -307,7 +307,7 @@ def _do(me: Any, call: Any, number: int) -> None:
     if op.is_complete:
         divide(call.kernels, into, count, call.divisor)
     if op.is_result:
-        memmove(_place(me, call, me.rank, TARGET, op.chunk), into, count * call.kernels[4])
+        memmove(_place(me, call, me.rank, TARGET, op.chunk), into, count * call.kernels.size)
 
 
 @compiled
@@ -327,14 +327,14 @@ def _place(me: Any, call: Any, rank: int, place: int, chunk: int) -> int:
     if OWN < place <= SLOTS:
         half = (me.epoch & 1) * 2 + place - 1
         slots = me.memory + me.ranks * HEADER + rank * REGION
-        return int(slots + half * SLOT + chunk * call.length * call.kernels[4])
+        return int(slots + half * SLOT + chunk * call.length * call.kernels.size)
     row = _chunk(call.chunks, chunk)
     tensor, first = me.own, row.own
     if place == SOURCE:
         tensor, first = me.source, row.source
     elif place == TARGET:
         tensor, first = me.target, row.target
-    return int(tensor + (first + me.block * call.length) * call.kernels[4])
+    return int(tensor + (first + me.block * call.length) * call.kernels.size)
 
 
 @compiled

@@ -55,7 +55,7 @@ def one_at_a_time(path: str) -> Iterator[None]:
 
 @compiled
 def now(times: Any) -> int:
-    """Nanoseconds of the monotonic clock; ``times`` is an array of two numbers to write in."""
+    """Return the nanoseconds of the monotonic clock; ``times`` is an array of two numbers to write in."""
     _clock_gettime(MONOTONIC, times.ctypes.data)
     return int(times[0] * BILLION + times[1])
 
@@ -75,7 +75,7 @@ def wake(address: int) -> None:
 
 @compiled
 def error_number() -> int:
-    """Why the last call has failed."""
+    """Return the number of the last call's error."""
     return int(_errno()[0])
 
 
@@ -103,7 +103,7 @@ _WORD = ir.IntType(64)
 
 @intrinsic
 def _load(context: Any, address: Any) -> Any:
-    """The word at an address; what its writer wrote before is seen by what this process reads after."""
+    """Load the word at an address; what its writer wrote before is seen by what this process reads after."""
     del context, address
 
     def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -115,7 +115,7 @@ def _load(context: Any, address: Any) -> Any:
 
 @intrinsic
 def _store(context: Any, address: Any, value: Any) -> Any:
-    """Write a word at an address, behind all that this process has read and written before."""
+    """Store a word at an address, behind all that this process has read and written before."""
     del context, address, value
 
     def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -141,7 +141,7 @@ def _swap(context: Any, address: Any, old: Any, new: Any) -> Any:
 
 @intrinsic
 def _fence(context: Any) -> Any:
-    """All loads and stores before it are visible to other processes before any that follow it."""
+    """Make all loads and stores before it visible to other processes before any that follow it."""
     del context
 
     def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from collectives.compiled import compiled
 from collectives.engine.codec import decode_span, encode_spans
-from collectives.engine.kernels import SIZE, combine, divide
+from collectives.engine.kernels import combine, divide
 from collectives.engine.program import AHEAD, Flat
 from collectives.engine.system import (
     MILLION,
@@ -166,7 +166,7 @@ def _do(program: Flat, state: LoopState, instruction: int) -> bool:
     do = program.instructions[instruction]
     kind = do.kind
     if kind == WAIT:
-        return _await(program, state, do.number, do.missing * state.call[0].kernels[SIZE])
+        return _await(program, state, do.number, do.missing * state.call[0].kernels.size)
     if kind == SEND:
         return send(program, state, instruction)
     if kind == RECV:
@@ -270,7 +270,7 @@ def _add_source(state: LoopState, peer: int) -> None:
 def _sleep(program: Flat, state: LoopState, until: int) -> bool:
     """Sleep until something happens; if all ranks are on this host, poll for a short while first.
 
-    Whether ``polls`` says what has happened.
+    Returns whether ``polls`` says what has happened.
     """
     count = _polls(program, state)
     for _ in range(state.call[0].spins):
@@ -283,7 +283,7 @@ def _sleep(program: Flat, state: LoopState, until: int) -> bool:
 
 @compiled
 def _polls(program: Flat, state: LoopState) -> int:
-    """Write what to wait for: the listener, what comes from the sources, and room to send; how many they are."""
+    """List what to wait for: the listener, what comes from the sources, room to send. Returns how many they are."""
     state.polls[0] = _polled(state.call[0].listener, POLLIN)
     count = FIRST_SOURCE
     for nth in range(state.call[0].sources):
@@ -318,12 +318,12 @@ def _has_happened(state: LoopState, nth: int) -> bool:
 
 @compiled
 def _resume(program: Flat, state: LoopState) -> bool:
-    """Mark the blocked tasks as ready whose messages have moved far enough. Whether there are any."""
+    """Mark the blocked tasks as ready whose messages have moved far enough. False if there are none."""
     found = False
     for task in range(state.call[0].first_task, window_end(program, state)):
         if state.tasks[task].status == BLOCKED:
             do = program.instructions[state.tasks[task].at]
-            if left(state, do.number) <= do.missing * state.call[0].kernels[SIZE]:
+            if left(state, do.number) <= do.missing * state.call[0].kernels.size:
                 state.tasks[task].status = READY
                 found = True
     return found
@@ -331,7 +331,7 @@ def _resume(program: Flat, state: LoopState) -> bool:
 
 @compiled
 def window_end(program: Flat, state: LoopState) -> int:
-    """The end of the window of tasks that may have begun."""
+    """Return the end of the window of tasks that may have begun."""
     return int(min(state.call[0].first_task + AHEAD, len(program.tasks) - 1))
 
 
@@ -348,7 +348,7 @@ def send(program: Flat, state: LoopState, instruction: int) -> bool:
 
 @compiled
 def push(program: Flat, state: LoopState) -> bool:
-    """Pass the system as much as it takes, in the order of steps. False where a connection has failed."""
+    """Hand over to the system as much as it takes, in the order of steps. False where a connection has failed."""
     _clear_acknowledged(state)
     moved = True
     while moved and state.call[0].unsents:
@@ -368,7 +368,7 @@ def push(program: Flat, state: LoopState) -> bool:
 
 @compiled
 def step_to_send(program: Flat, state: LoopState) -> int:
-    """The last step whose messages may leave now: that of the earliest unsent, if the program goes step by step."""
+    """Return the last step whose messages may be sent now: that of the earliest unsent in a program by steps."""
     step = NEVER
     if state.call[0].by_step:
         for nth in range(state.call[0].unsents):
@@ -378,13 +378,13 @@ def step_to_send(program: Flat, state: LoopState) -> int:
 
 @compiled
 def _next_step(program: Flat, state: LoopState, peer: int) -> int:
-    """The step of the first message that waits to be sent to a peer."""
+    """Return the step of the first message that waits to be sent to a peer."""
     return int(program.instructions[state.messages[state.peers[peer].out.first].instruction].step)
 
 
 @compiled
 def may_send(program: Flat, state: LoopState, peer: int, step: int) -> bool:
-    """Whether a peer's next message is of that step, or of an earlier one, and nothing has to leave before it."""
+    """Return whether a peer's next message is of that step or an earlier one, and none in flight holds it back."""
     if _next_step(program, state, peer) > step:
         return False
     if state.call[0].by_step and state.call[0].has_network:
@@ -396,7 +396,7 @@ def may_send(program: Flat, state: LoopState, peer: int, step: int) -> bool:
 
 @compiled
 def _clear_acknowledged(state: LoopState) -> None:
-    """Forget the long messages of which no more is under way than a link holds."""
+    """Clear the long messages of which no more is in flight than a link holds."""
     if not state.call[0].has_network:
         return
     for peer in range(len(state.links)):
@@ -406,7 +406,7 @@ def _clear_acknowledged(state: LoopState) -> None:
 
 @compiled
 def _unacknowledged(state: LoopState, peer: int) -> int:
-    """Bytes that the system has taken, but the peer's has not acknowledged; 0 where it does not say."""
+    """Return the bytes that the system has taken, but the peer's has not acknowledged; 0 where it does not say."""
     state.times[0] = 0
     if UNSENT_BYTES:
         ioctl(state.descriptors[peer].out, UNSENT_BYTES, state.times.ctypes.data)
@@ -415,7 +415,7 @@ def _unacknowledged(state: LoopState, peer: int) -> int:
 
 @compiled
 def make_small(state: LoopState, peer: int) -> None:
-    """Have the system report room when a message has left."""
+    """Have the system report room when a message has been acknowledged."""
     _resize(state, peer, SMALL_BUFFER)
 
 
@@ -429,7 +429,7 @@ def _resize(state: LoopState, peer: int, nbytes: int) -> None:
 
 @compiled
 def _flush(program: Flat, state: LoopState, peer: int) -> bool:
-    """Whether all of a connection's first message is handed over."""
+    """Send what the system takes of a connection's first message. False if bytes of it are left."""
     number = state.peers[peer].out.first
     message = state.messages[number]
     if state.links[peer].send_buffer == SMALL_BUFFER:
@@ -457,14 +457,14 @@ def _forget(state: LoopState, nth: int) -> None:
 
 @compiled
 def address(program: Flat, state: LoopState, span: int) -> int:
-    """Where a span begins in memory."""
+    """Return the address of a span."""
     base = state.call[0].scratch if program.spans[span].is_scratch else state.call[0].tensor
     return int(base + program.spans[span].start * _unit(program, state, span))
 
 
 @compiled
 def length(program: Flat, state: LoopState, span: int) -> int:
-    """Bytes of a span."""
+    """Return the bytes of a span."""
     return int(elements(program, span) * _unit(program, state, span))
 
 
@@ -476,7 +476,7 @@ def elements(program: Flat, span: int) -> int:
 
 @compiled
 def _unit(program: Flat, state: LoopState, span: int) -> int:
-    return 1 if program.spans[span].is_coded else int(state.call[0].kernels[SIZE])
+    return 1 if program.spans[span].is_coded else int(state.call[0].kernels.size)
 
 
 @compiled
@@ -499,7 +499,7 @@ def queue(program: Flat, state: LoopState, instruction: int, messages: Records) 
 
 @compiled
 def left(state: LoopState, number: int) -> int:
-    """Bytes of a message's body that are still to be handed over, or to come."""
+    """Return the bytes of a message's body that are still to be handed over, or to come."""
     message = state.messages[number]
     return int(min(message.nbytes, HEADER_BYTES + message.nbytes - message.through))
 
@@ -512,7 +512,7 @@ def dequeue(state: LoopState, messages: Records) -> None:
 
 @compiled
 def gather(program: Flat, state: LoopState, number: int) -> int:
-    """Say where the bytes of a message are that are not through yet: in how many parts."""
+    """List where the bytes of a message are that are not through yet. Returns the number of parts."""
     message = state.messages[number]
     do, through = program.instructions[message.instruction], message.through
     parts = _part(state, 0, _header(state, number), HEADER_BYTES, through)
@@ -527,7 +527,7 @@ def gather(program: Flat, state: LoopState, number: int) -> int:
 
 @compiled
 def _part(state: LoopState, parts: int, at: int, size: int, through: int) -> int:
-    """One more part, without the bytes of it that are through; how many there are then."""
+    """Add a part, without the bytes of it that are through. Returns the number of parts."""
     if through >= size:
         return parts
     state.parts[2 * parts], state.parts[2 * parts + 1] = at + through, size - through
@@ -562,7 +562,7 @@ def take(program: Flat, state: LoopState, peer: int) -> bool:
 
 @compiled
 def _is_expected(program: Flat, state: LoopState, number: int) -> bool:
-    """Whether a header that has come is that of the message that is asked for."""
+    """Return whether a header that has come is that of the message that is asked for."""
     message = state.messages[number]
     for word in range(HEADER_WORDS):
         expected = state.header[word]
@@ -577,7 +577,7 @@ def _is_expected(program: Flat, state: LoopState, number: int) -> bool:
 
 @compiled
 def _set_low_water(state: LoopState, peer: int, still: int) -> None:
-    """Be woken by a large part of a long message, and by the first byte of another one."""
+    """Have the system wake this rank for a large part of a long message, or the first byte of another one."""
     wanted = RECEIVE_LOW_WATER if still >= RECEIVE_LOW_WATER else 1
     if wanted != state.peers[peer].low_water:
         state.peers[peer].low_water = state.times[0] = wanted

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collectives.engine.codec import CODEC
 from collectives.engine.handshake import HEADER
+from collectives.engine.kernels import KERNELS
 from collectives.engine.program import (
     Average,
     Decode,
@@ -73,8 +75,8 @@ CALL = np.dtype(
     [
         ("tensor", np.int64),  # addresses
         ("scratch", np.int64),
-        ("kernels", np.int64, 5),  # `kernels.Kernels`
-        ("codec", np.int64, 3),  # `codec.CodecKernels`
+        ("kernels", KERNELS),
+        ("codec", CODEC),
         ("ranks", np.int64),
         ("listener", np.int64),  # its descriptor
         ("by_step", np.int64),  # whether a step's messages are sent before a later one's
