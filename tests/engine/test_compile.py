@@ -10,6 +10,8 @@ before those of the earlier steps are. All must give the right result, and nobod
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from collectives import interpret
 from collectives.algorithms import build, executable
 from collectives.contracts import REDUCING
 from collectives.engine import nccl
-from collectives.engine.compile import in_pieces, plan
+from collectives.engine.compile import in_pieces, overlap, plan
 from collectives.engine.program import AHEAD, Average, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.schedule import Schedule, Step, parts
 
@@ -228,6 +230,49 @@ def test_whoever_overwrites_the_rest_of_a_send_waits_for_it_too() -> None:
     play(schedule, tensors, 4, eager=False, ahead=True)
     assert tensors[3].tolist() == given[2].tolist()
     assert tensors[2].tolist() == [*given[0][:2], *given[1][2:]]
+
+
+def hazards(made: Plan) -> Iterator[object]:
+    """Instructions that touch what a message has not read or written yet, because nothing has waited for it."""
+    coming, going = dict[int, Span](), dict[int, tuple[Span, ...]]()
+    for do in made.instructions():
+        reads: tuple[Span, ...] = do.spans if isinstance(do, Send) else do.operands if isinstance(do, Reduce) else ()
+        writes = [do.into] if isinstance(do, Recv | Reduce) else [do.span] if isinstance(do, Average) else []
+        unread = [span for spans in going.values() for span in spans]
+        if overlap([*reads, *writes], [*coming.values()]) or overlap(writes, unread):
+            yield do
+        match do:
+            case Send(number, _, _, spans):
+                going[number] = spans
+            case Recv(number, _, _, into):
+                coming[number] = into
+            case Wait(number, missing) if missing:
+                coming[number] = coming[number]._replace(start=coming[number].stop - missing)
+            case Wait(number):
+                coming.pop(number, going.pop(number, None))
+    yield from [*coming, *going]  # the call ends
+
+
+@pytest.mark.parametrize("ranks", [[1, 2, 3, 5], [8], pytest.param([7, 13, 16], marks=pytest.mark.extended)])
+def test_waits_come_before_what_needs_them(ranks: list[int]) -> None:
+    for (collective, algorithm), p in product(executable(), ranks):
+        schedule = build(collective, algorithm, p, root=p // 2, segments=3)
+        for rank in range(p):
+            assert not [*hazards(program_of(schedule, rank, 7 * p))], (schedule, rank)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_shot", "recursive_doubling", "halving_doubling", "two_tree"])
+def test_each_missing_wait_is_a_hazard(algorithm: str) -> None:
+    """A send may be waited for in several tasks, because these may change places: all of its waits go."""
+    for rank in range(4):
+        made = program_of(build("all_reduce", algorithm, 4, segments=2), rank, 37)
+        waits = {do for do in made.instructions() if isinstance(do, Wait)}
+        assert waits
+        for wait in waits:
+            program = [
+                task._replace(instructions=tuple(do for do in task.instructions if do != wait)) for task in made.program
+            ]
+            assert [*hazards(replace(made, program=tuple(program)))], (rank, wait)
 
 
 def test_half_of_a_ring_lands_in_place() -> None:

@@ -1,4 +1,4 @@
-"""Compile a schedule, once, into one rank's program over offsets.
+"""Compile a schedule, once, into one rank's program of messages over offsets.
 
 A message is received straight into the tensor if the compiler proves the place free; otherwise into scratch memory, and
 moved from there. A place is free if this step neither sends it nor receives it twice; the program waits for an earlier
@@ -44,7 +44,7 @@ PIECE = 1 << 16
 
 
 def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[int]] | None = None) -> Plan:
-    """The program of one rank whose chunks lie between ``edges`` of its buffer, from ``schedule.cut(n)`` or `compact`.
+    """Return the program of one rank, whose chunks lie between ``edges``: ``schedule.cut(n)``, or those of `compact`.
 
     ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it is left out; with
     none the program serves every op but AVG. With a wire format the buffer is float32, and messages are encoded.
@@ -77,7 +77,7 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
 
 
 def as_plan(program: tuple[Task, ...], scratch: int = 0, writes: bool = True, exchanges: bool = False) -> Plan:
-    """The plan of a program; by default of one that needs no scratch memory, and sends what there is."""
+    """Return the plan of a program, by default of one that needs no scratch memory and sends what it has."""
     sends = [do for task in program for do in task.instructions if isinstance(do, Send)]
     first_sends = {send.peer: send.step for send in sorted(sends, key=lambda send: -send.step)}
     return Plan(program, scratch, writes, exchanges, flatten(program), first_sends)
@@ -94,7 +94,7 @@ def overlap(some: list[Span], others: list[Span]) -> bool:
 
 
 def _is_exchange(steps: list[StepMessages]) -> bool:
-    """Whether the rank swaps messages with others, or sends to others in each step what has come in the one before."""
+    """Tell if the rank swaps messages with others, or sends to others in each step what has come in the one before."""
     busy = [messages for messages in steps if messages.sends or messages.receives]
     to = [{message.dst for message in messages.sends} for messages in busy]
     by = [{message.src for message in messages.receives} for messages in busy]
@@ -106,14 +106,14 @@ def _is_exchange(steps: list[StepMessages]) -> bool:
 
 
 class _Access(NamedTuple):
-    """Which memory a task reads and writes, and whose connections it uses which way."""
+    """Keep the memory that a task reads and writes, and the connections that it uses."""
 
     reads: list[Span]
     writes: list[Span]
     by: set[tuple[str, int]]
 
     def ties(self, earlier: _Access) -> bool:
-        """Whether the order of the two matters: one writes what the other reads or writes, or both use a connection."""
+        """Tell if their order matters: one writes what the other reads or writes, or both use a connection."""
         return (
             not self.by.isdisjoint(earlier.by)
             or overlap(self.writes, earlier.reads + earlier.writes)
@@ -122,7 +122,7 @@ class _Access(NamedTuple):
 
 
 def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span]]) -> Iterator[Task]:
-    """Step by step: send, say where messages go, and reduce them as they arrive."""
+    """Yield the tasks step by step: send, say where messages go, and reduce them as they arrive."""
     number, place = count(), count()
     recent: deque[tuple[int, _Access]] = deque(maxlen=AHEAD)
     sending: dict[int, list[Span]] = {}  # number of a send -> what nobody has waited for to be read
@@ -153,7 +153,7 @@ def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span
 
 
 def _with_waits(instructions: Iterable[Instruction], sending: dict[int, list[Span]]) -> Iterator[Instruction]:
-    """The same, and a wait before each that writes where a send still reads."""
+    """Yield the same, and a wait before each that writes where a send still reads."""
     for do in instructions:
         if isinstance(do, Recv | Reduce):
             yield from _waits_before(sending, do.into)
@@ -170,7 +170,7 @@ def _waits_before(sending: dict[int, list[Span]], written: Span) -> Iterator[Wai
 
 
 def _without(span: Span, other: Span) -> Iterator[Span]:
-    """What is left of a span."""
+    """Yield the parts of a span that are not in the other one."""
     if not span.overlaps(other):
         yield span
         return
@@ -180,7 +180,7 @@ def _without(span: Span, other: Span) -> Iterator[Span]:
 
 
 def _arrival(receives: list[Recv], reductions: list[Reduce]) -> Iterator[Instruction]:
-    """Wait for the messages of a step, and reduce them; a single long one piece by piece, while it arrives."""
+    """Yield waits for the messages of a step and reductions, of a single long one piece by piece while it arrives."""
     if len(receives) > 1 or not reductions:
         yield from (Wait(receive.number) for receive in receives)
         yield from reductions
@@ -193,7 +193,7 @@ def _arrival(receives: list[Recv], reductions: list[Reduce]) -> Iterator[Instruc
 
 
 def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]:
-    """For each peer that sends to us in this step: where its message lands, apart from what is taken."""
+    """Return for each peer that sends in this step the place where its message lands, apart from what is taken."""
     landings, aside = {}, []
     for message in messages.receives:
         span, add = message.pieces[0]
@@ -209,19 +209,19 @@ def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]
 
 
 def _first_free_offset(size: int, taken: list[Span]) -> int:
-    """The first free range of ``size`` elements in scratch memory."""
+    """Return the first free range of ``size`` elements in scratch memory."""
     starts = sorted({0, *(span.stop for span in taken)})
     return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
 
 
 def _is_free(messages: StepMessages, span: Span, of: Transfer) -> bool:
-    """Whether no other message of this step reads or writes the span."""
+    """Tell if no other message of this step reads or writes the span."""
     others = (message for message in messages.sends + messages.receives if message is not of)
     return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
 
 
 def _reduces(receives: list[Transfer], rank: int, landings: dict[int, Span]) -> Iterator[Reduce]:
-    """Yield what combines the messages that have landed in scratch memory, where they are not in their places."""
+    """Yield the reductions of the messages that have landed in scratch memory, which are not in their places."""
     aside = [each for each in receives if landings[each.src].scratch]
     for into, contributions in reductions(rank, aside):
         size, operands = into.stop - into.start, list[Span]()
@@ -232,7 +232,7 @@ def _reduces(receives: list[Transfer], rank: int, landings: dict[int, Span]) -> 
 
 
 def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
-    """The same reduction, PIECE elements at a time."""
+    """Yield the same reduction, PIECE elements at a time."""
     for start in range(0, reduction.into.stop - reduction.into.start, PIECE):
         into, *operands = (
             span._replace(start=span.start + start, stop=min(span.start + start + PIECE, span.stop))
@@ -242,7 +242,7 @@ def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
 
 
 class Coder:
-    """Gives each message a place of its own in scratch memory, behind what the program needs already.
+    """Give each message a place of its own in scratch memory, after what the program needs already.
 
     Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
     """
@@ -253,11 +253,11 @@ class Coder:
 
     @property
     def scratch(self) -> int:
-        """The elements of scratch memory that are needed now."""
+        """Return the elements of scratch memory that are needed now."""
         return -(-self._end // FLOAT)
 
     def coded(self, program: tuple[Task, ...]) -> tuple[Task, ...]:
-        """The same program with encoded messages."""
+        """Return the same program with encoded messages."""
         return tuple(task._replace(instructions=tuple(self._task(task.instructions))) for task in program)
 
     def _task(self, instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
@@ -279,14 +279,14 @@ class Coder:
                 encoded.clear()
 
     def _wait(self, do: Wait) -> Iterator[Instruction]:
-        """For a whole message, and once: no part of it can be decoded alone."""
+        """Wait for a whole message, once, because no part of it can be decoded alone."""
         if decode := self._arriving.pop(do.number, None):
             yield from (do._replace(missing=0), decode)
         elif not do.missing:
             yield do
 
     def _place(self, *spans: Span) -> Span:
-        """Scratch memory for these elements, encoded."""
+        """Return scratch memory for these elements, encoded."""
         start = self._end
         self._end += self._wire.nbytes(sum(span.stop - span.start for span in spans))
         return Span(start, self._end, scratch=True, coded=True)

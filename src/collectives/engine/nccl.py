@@ -20,7 +20,7 @@ from collectives.engine.reduce import divide, reduce
 
 
 class Batch(NamedTuple):
-    """All messages that a rank sends and receives in one step."""
+    """Keep all messages that a rank sends and receives in one step."""
 
     messages: tuple[Send | Recv, ...]
 

@@ -1,4 +1,9 @@
-"""One rank's program: the instructions that executors follow, and what the rank does in each step of a schedule."""
+"""Describe what one rank does: the messages and reductions of each step, and the instructions of a program.
+
+`step_messages` and `reductions` read a schedule for one rank. Each transport gives a *receive* its meaning from there:
+`compile` has the messages read into memory (TCP), `nccl` makes them batches, and `slots` has the rank wait for a peer's
+count and read the peer's slot in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ MOST_CELLS = 1 << 24
 
 
 class Span(NamedTuple):
-    """Elements ``start`` to ``stop`` of the tensor, or of scratch memory; bytes of that where messages are coded."""
+    """Name elements ``start`` to ``stop`` of the tensor or of scratch memory, or bytes of it if messages are coded."""
 
     start: int
     stop: int
@@ -28,11 +33,11 @@ class Span(NamedTuple):
     coded: bool = False
 
     def __repr__(self) -> str:
-        """As a slice: ``tensor[0:8]``."""
+        """Return it as a slice: ``tensor[0:8]``."""
         return f"{'coded' if self.coded else 'scratch' if self.scratch else 'tensor'}[{self.start}:{self.stop}]"
 
     def overlaps(self, other: Span) -> bool:
-        """Whether the two have an element in common."""
+        """Tell if the two have an element in common."""
         return self.start < other.stop and other.start < self.stop and self.scratch == other.scratch
 
 
@@ -98,7 +103,7 @@ AHEAD = 16
 
 
 class Task(NamedTuple):
-    """Instructions in their order, and the tasks that have to be done first, by their places in the program.
+    """Keep instructions in their order, and the places in the program of the tasks that have to be done first.
 
     Tasks without such a tie may change places: a rank that waits for one message sends what does not depend on it. One
     after the other, as they stand, is always right, too.
@@ -109,7 +114,7 @@ class Task(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """The same program as arrays, which `tcp.state` describes."""
+    """Keep the same program as arrays, which `tcp.state` describes."""
 
     tasks: Any  # records, as `instructions` and `spans`
     after: Ints
@@ -120,7 +125,7 @@ class Flat(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
+    """Keep one rank's program, the elements of scratch memory it needs, and if it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
     peers, and as many messages as it receives. ``flat`` is the program as arrays. ``first_sends`` has the peers to
@@ -141,7 +146,7 @@ class Plan:
 
 
 class Transfer(NamedTuple):
-    """All rows of one pair of ranks in one step: the spans that move, in order, and whether each is added."""
+    """Keep all rows of one pair of ranks in one step: the spans that move, in order, and if each is added."""
 
     src: int
     dst: int
@@ -149,12 +154,12 @@ class Transfer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Return the number of elements."""
         return sum(span.stop - span.start for span, _ in self.pieces)
 
 
 class StepMessages(NamedTuple):
-    """The messages that one rank sends and receives in one step."""
+    """Keep the messages that one rank sends and receives in one step."""
 
     sends: list[Transfer]
     receives: list[Transfer]
@@ -191,7 +196,7 @@ def step_messages(step: Step, ranks: Set[int], edges: Ints) -> dict[int, StepMes
 
 
 class Reduction(NamedTuple):
-    """Contributions to one span, in the order in which they are added; one alone replaces it.
+    """Keep the contributions to one span, in the order in which they are added; one alone replaces it.
 
     A contribution is a rank, and the offset in its message; the offset of this rank's own is 0.
     """
@@ -225,24 +230,23 @@ def reductions(rank: int, receives: list[Transfer]) -> list[Reduction]:
 
 
 def is_straight(schedule: Schedule) -> bool:
-    """Whether every piece of an all-to-all goes from its sender to its receiver, and is cut no further.
+    """Tell if every piece of an all-to-all goes from its sender to its receiver, and is cut no further.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> [is_straight(ALGORITHMS["all_to_all", name](4)) for name in ("direct", "pairwise", "bruck")]
     [True, True, False]
     """
-    ends = (
-        np.stack([step.src, step.dst])[:, row] == np.divmod(chunk, schedule.p) for step, row, chunk in _moves(schedule)
-    )
-    return schedule.k == schedule.p**2 and all(each.all() for each in ends)
-
-
-def _moves(schedule: Schedule) -> Iterator[tuple[Step, Ints, Ints]]:
-    return ((step, *step.cells()) for step in schedule.steps())
+    if schedule.k != schedule.p**2:
+        return False
+    for step in schedule.steps():
+        row, chunk = step.cells()
+        if (np.stack([step.src, step.dst])[:, row] != np.divmod(chunk, schedule.p)).any():
+            return False
+    return True
 
 
 def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
-    """Edges of a buffer with room for those chunks only that this rank ever holds; the others have length 0.
+    """Return edges of a buffer with room for the chunks that this rank ever holds; the others have length 0.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> compact(ALGORITHMS["scatter", "flat"](4), rank=2, sizes=np.array([5, 5, 5, 5])).tolist()
@@ -257,7 +261,7 @@ def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
 
 
 def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
-    """Step -> the chunks whose sum this rank completes there, by adding the last of the p contributions.
+    """Return by step the chunks whose sum this rank completes there, by adding the last of the p contributions.
 
     Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step. Cost: a pass
     over the schedule for each `MOST_CELLS` of p * k.
@@ -280,7 +284,7 @@ def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
 
 
 def _within(step: Step, first: int, last: int) -> Step:
-    """What a step moves of the chunks from ``first`` up to ``last``, which are numbered from 0."""
+    """Return the step's moves of the chunks from ``first`` up to ``last``, which are numbered from 0."""
     start, stop = np.maximum(step.chunk, first), np.minimum(step.chunk + step.count, last)
     rows = start < stop
     return Step(step.src[rows], step.dst[rows], start[rows] - first, (stop - start)[rows], step.add[rows])
@@ -290,13 +294,13 @@ NO_STEP = Step([], [], [])
 
 
 class Stage(NamedTuple):
-    """Consecutive steps of a schedule, which keep their numbers: all others are empty."""
+    """Keep consecutive steps of a schedule, with their numbers: all others are empty."""
 
     is_on_hosts: bool
     schedule: Schedule
 
     def on_host(self, ranks: range) -> Schedule:
-        """What these ranks of one host do, numbered from 0."""
+        """Return the part of these ranks of one host, numbered from 0."""
         whole = self.schedule
 
         def make(t: int) -> Step:
@@ -309,7 +313,7 @@ class Stage(NamedTuple):
 
 
 def stages(schedule: Schedule, ranks_per_host: int) -> list[Stage]:
-    """The schedule in stages; none where ranks share no memory, or a step is on hosts and between them.
+    """Return the schedule in stages, or none if ranks share no memory or a step is on hosts and between them.
 
     On several hosts only an all-reduce has stages: each stage changes the whole buffer in its place.
 

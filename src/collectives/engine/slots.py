@@ -32,7 +32,7 @@ MOST_MOVES = 1 << 16  # chunks that all ranks move together: more would take a s
 
 
 class SlotPlan(NamedTuple):
-    """One rank's program as arrays of rows, which `shm.run` follows. A row of steps ends where the next one begins."""
+    """Keep one rank's program as arrays of rows, which `shm.run` follows. A row of steps ends where the next begins."""
 
     steps: Ints  # step, first wait, first op
     waits: Ints  # rank, its count
@@ -43,12 +43,12 @@ class SlotPlan(NamedTuple):
 
     @property
     def needs_own(self) -> bool:
-        """True if anything is kept in memory of the rank's own."""
+        """Tell if anything is kept in memory of the rank's own."""
         return bool((self.ops[:-1, 1] == OWN).any())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """Return the bytes of the arrays."""
         return sum(each.nbytes for each in self)
 
     def layout(self, edges: Ints) -> Ints:
@@ -128,7 +128,7 @@ def _steps(schedule: Schedule) -> list[Step] | None:
 
 @dataclass(slots=True)
 class Version:
-    """The value of a chunk on one rank after a step: in which slot it is, and who reads it.
+    """Describe the value of a chunk on one rank after a step: in which slot it is, and who reads it.
 
     ``replaced`` are the readers of the version that was in the slot before.
     """
@@ -171,7 +171,7 @@ def _chunks(pieces: Iterable[tuple[Span, bool]]) -> Iterator[int]:
 
 
 def _held(schedule: Schedule, rank: int) -> list[Bools]:
-    """Return of each chunk if the rank has it before, and if it must have its result."""
+    """Return for each chunk if the rank has it before, and if it must have its result."""
     promised, cell, shape = contract(schedule), cells(schedule, rank), (schedule.p, schedule.k)
     return [np.broadcast_to(each(cell), shape)[rank] for each in (promised.before, promised.where)]
 
