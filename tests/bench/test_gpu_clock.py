@@ -60,3 +60,17 @@ def test_the_skew_of_the_hosts_is_not_in_a_time(
     monkeypatch.setattr(dist, meeting, lambda *_, group: rank.launch(MEETING))
     one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), group=lambda: None, flush=lambda: None)
     assert measure.CLOCKS["gpu"](lambda: rank.launch(CALL), one, collective) == pytest.approx(CALL)
+
+
+@pytest.mark.parametrize(("call", "each"), [(CALL, CALL), (LAUNCH / 5, LAUNCH)], ids=["GPU", "host"])
+def test_back_to_back_the_slower_of_host_and_gpu_counts(
+    call: float, each: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(0.0, 0.0)
+    monkeypatch.setattr(torch.cuda, "Event", rank.event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(measure, "_latest", lambda moment: moment)
+    one: Any = SimpleNamespace(device=lambda: torch.device("cuda"), flush=lambda: None)
+    case: Any = SimpleNamespace(backend=one, act=lambda: rank.launch(call))
+    seconds = measure._back_to_back(case, 6)
+    assert seconds == pytest.approx([LAUNCH + call] + [each] * 5)
