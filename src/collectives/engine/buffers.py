@@ -100,7 +100,7 @@ def hand_over(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) ->
 
 
 def _part(edges: Ints, rank: int, p: int) -> slice:
-    """A rank's own part of the buffer: the chunks that it owns."""
+    """Return a rank's own part of the buffer: the chunks that it owns."""
     each = (len(edges) - 1) // p
     return slice(int(edges[rank * each]), int(edges[(rank + 1) * each]))
 

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Value]):
-    """What was made last; the least recently used goes first. Threads may share it."""
+    """Values by key, of at most so many bytes; the least recently used goes first. Threads may share it."""
 
     def __init__(self, nbytes: Callable[[Value], int], most: int = MOST) -> None:
         self._nbytes, self._most, self._used = nbytes, most, 0
@@ -26,7 +26,7 @@ class BoundedCache(Generic[Value]):
         return found[0]
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of the key; made, and kept, if it is not there."""
+        """Return the value of the key; made, and kept, if it is not there."""
         with self._lock:
             if found := self._values.get(key):
                 self._values.move_to_end(key)

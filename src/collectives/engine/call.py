@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Performed(NamedTuple):
-    """What a back end did: its algorithm, into how many segments that cut a chunk if the back end knows, and by what.
+    """How a back end performed a call: its algorithm, and the segments of a chunk if the back end knows them.
 
     ``machine`` is the one by which "auto" has chosen; None if it did not choose, or by `autotune.DEFAULT`. ``executor``
     says what of ours followed the program: compiled code or Python. ``transport`` says what carried the call:
@@ -50,18 +50,18 @@ class Call(NamedTuple):
     barrier: bool = False
 
     def any_tensor(self) -> torch.Tensor:
-        """The output, or else the input: both have the call's dtype and device. Raises ValueError without either."""
+        """Return the output, or else the input: both have the call's dtype and device. Raises ValueError without either."""
         tensor = self.output if self.output is not None else self.input
         if tensor is None:
             raise ValueError(f"{self.collective} without any tensor")
         return tensor
 
     def flat_input(self) -> torch.Tensor:
-        """The input, flat and without its gradient. Raises ValueError if this rank has none."""
+        """Return the input, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.input, f"{self.collective} needs an input on this rank")
 
     def flat_output(self) -> torch.Tensor:
-        """The output, flat and without its gradient. Raises ValueError if this rank has none."""
+        """Return the output, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.output, f"{self.collective} needs an output on this rank")
 
 

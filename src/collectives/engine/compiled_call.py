@@ -48,7 +48,7 @@ class Membership(NamedTuple):
 
 
 class TensorKind(NamedTuple):
-    """What of a tensor decides whether a rank can take it, and what it then does."""
+    """The properties of a tensor by which a rank takes or refuses it, and compiles the call."""
 
     dtype: torch.dtype
     numel: int
@@ -57,7 +57,7 @@ class TensorKind(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """What a call asks for, without its data.
+    """A call without its data.
 
     ``in_place`` says that one tensor is input and output; then there is no ``source``. A plain tuple of the same fields
     is the same key.
@@ -76,7 +76,7 @@ class CallKey(NamedTuple):
 
     @property
     def kind(self) -> TensorKind:
-        """The kind of the output, or else of the input: they share dtype and device."""
+        """Return the kind of the output, or else of the input: they share dtype and device."""
         found = self.target or self.source
         if found is None:
             raise ValueError(f"{self.collective} without any tensor")
@@ -105,7 +105,7 @@ def kind_of(tensor: torch.Tensor | None) -> TensorKind | None:
 
 
 class CompiledCall(NamedTuple):
-    """What one rank does for calls of one key.
+    """One rank's part in calls of one key.
 
     ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its host, or a plan of
     messages between hosts. With a ``wire`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
@@ -124,7 +124,7 @@ class CompiledCall(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What calls of all dtypes and ops share."""
+    """The program that calls of all dtypes and ops share."""
 
     plan: Plan
     edges: Ints
@@ -199,12 +199,12 @@ class ScheduleKey(NamedTuple):
         return build(self.collective, self.name, self.p, root=self.root, segments=self.segments, **nodes)
 
     def finished(self, schedule: Schedule) -> dict[int, list[int]]:
-        """The chunks by step that an average divides on this rank."""
+        """Return the chunks by step that an average divides on this rank."""
         return completed(schedule, self.rank) if self.averages else {}
 
 
 def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
-    """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
+    """Return the plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
     schedule, rank = key.schedule(), key.rank
     check_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
@@ -218,7 +218,7 @@ Parts = tuple[SlotPlan | Schedule, ...]
 
 
 def _publish(key: ScheduleKey, ranks_per_host: int) -> Parts:
-    """What the rank does in each stage on buffers of any size: on its host, or the stage's schedule between hosts."""
+    """Return what the rank does in each stage on buffers of any size: on its host, or the stage's schedule between hosts."""
     schedule, parts = key.schedule(), list[SlotPlan | Schedule]()
     first, finished = key.rank - key.rank % ranks_per_host, key.finished(schedule)
     for stage in stages(schedule, ranks_per_host):

@@ -89,7 +89,7 @@ def connect(group: dist.ProcessGroup) -> None:
 
 
 class Communicator:
-    """What one process keeps of a process group: its rank, the machine of "auto", and the callers of both kinds."""
+    """One process's side of a process group: its rank, the machine of "auto", and the callers of both kinds."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.p, self.over = group.rank(), group.size(), group.name()
