@@ -50,7 +50,7 @@ class Call(NamedTuple):
     barrier: bool = False
 
     def any_tensor(self) -> torch.Tensor:
-        """Return the output, or else the input: both have the call's dtype and device. Raises ValueError without either."""
+        """Return the output, or else the input, which have one dtype and device. Raises ValueError without either."""
         tensor = self.output if self.output is not None else self.input
         if tensor is None:
             raise ValueError(f"{self.collective} without any tensor")

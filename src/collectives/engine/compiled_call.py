@@ -152,7 +152,7 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
     same = signature(collective, name, wanted.op, dtype, None if splits is not None else n, wanted.root, segments)
     found = tuple[Any, ...]()
     if shares_memory and not wire and (n or me.ranks_per_host == p):  # else nothing says that all have called
-        parts = _parts.get((key, me.ranks_per_host), partial(_publish, key, me.ranks_per_host))
+        parts = _parts.get((key, me.ranks_per_host), partial(_in_stages, key, me.ranks_per_host))
         found = _stages(parts, made, wanted, key, same)
     is_shared = len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
     by = machine if algorithm == "auto" else None
@@ -217,8 +217,8 @@ def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
 Parts = tuple[SlotPlan | Schedule, ...]
 
 
-def _publish(key: ScheduleKey, ranks_per_host: int) -> Parts:
-    """Return what the rank does in each stage on buffers of any size: on its host, or the stage's schedule between hosts."""
+def _in_stages(key: ScheduleKey, ranks_per_host: int) -> Parts:
+    """Return what the rank does on its host in each stage, whatever the size; between hosts, the stage's schedule."""
     schedule, parts = key.schedule(), list[SlotPlan | Schedule]()
     first, finished = key.rank - key.rank % ranks_per_host, key.finished(schedule)
     for stage in stages(schedule, ranks_per_host):
