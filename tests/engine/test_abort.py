@@ -61,7 +61,7 @@ def test_a_long_reason_is_cut(rank: Any, letters: int) -> None:
     assert heard(rank).count("é") == min(letters, 500)
 
 
-def test_a_greeting_may_come_in_pieces(rank: Any) -> None:
+def test_a_handshake_may_come_in_pieces(rank: Any) -> None:
     with socket.create_connection(rank.addresses[0]) as connected:
         for begin, end in ((0, 7), (7, HANDSHAKE.size - 1), (HANDSHAKE.size - 1, HANDSHAKE.size)):
             assert heard(rank, 0.2) == ""
@@ -87,17 +87,17 @@ def test_a_reason_of_the_rank_itself_or_of_another_call_goes_before_a_timeout(ra
     assert rank._abort().reason == late
 
 
-STRANGE = {
+UNAUTHENTICATED = {
     "the wrong token": lambda mesh: HANDSHAKE.pack(b"x" * 16, 1, 5, SIGNATURE, WHY.encode()),
     "a rank that is not there": lambda mesh: handshake(mesh, peer=3),
-    "half a greeting": lambda mesh: handshake(mesh)[:-1],
+    "half a handshake": lambda mesh: handshake(mesh)[:-1],
     "nothing": lambda mesh: b"",
 }
 
 
-@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
-def test_a_stranger_stops_nobody(rank: Any, strange: Any) -> None:
-    send_to_all([rank.addresses[0]], strange(rank), SECONDS)
+@pytest.mark.parametrize("payload", UNAUTHENTICATED.values(), ids=UNAUTHENTICATED)
+def test_an_unauthenticated_connection_stops_nobody(rank: Any, payload: Any) -> None:
+    send_to_all([rank.addresses[0]], payload(rank), SECONDS)
     assert heard(rank, 0.3) == ""
     assert not rank.has_pending
 
