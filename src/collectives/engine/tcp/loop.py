@@ -300,7 +300,7 @@ def _polls(program: Flat, state: LoopState) -> int:
             waits = True
     for peer in range(len(state.links) if waits else 0):
         if state.links[peer].in_flight < step:
-            make_small(state, peer)
+            resize(state, peer, SMALL_BUFFER)  # the system reports room when the message is acknowledged
             state.polls[count] = _polled(state.descriptors[peer].out, POLLOUT)
             count += 1
     return count
@@ -414,13 +414,7 @@ def _unacknowledged(state: LoopState, peer: int) -> int:
 
 
 @compiled
-def make_small(state: LoopState, peer: int) -> None:
-    """Have the system report room when a message has been acknowledged."""
-    _resize(state, peer, SMALL_BUFFER)
-
-
-@compiled
-def _resize(state: LoopState, peer: int, nbytes: int) -> None:
+def resize(state: LoopState, peer: int, nbytes: int) -> None:
     """Ask the system for a send buffer of that size."""
     if state.links[peer].send_buffer != nbytes:
         state.links[peer].send_buffer = state.times[0] = nbytes
@@ -433,7 +427,7 @@ def _flush(program: Flat, state: LoopState, peer: int) -> bool:
     number = state.peers[peer].out.first
     message = state.messages[number]
     if state.links[peer].send_buffer == SMALL_BUFFER:
-        _resize(state, peer, LARGE_BUFFER)
+        resize(state, peer, LARGE_BUFFER)
     count = writev(state.descriptors[peer].out, state.parts.ctypes.data, gather(program, state, number))
     if count < 0:
         fail(state, peer, True, error_number())
@@ -515,7 +509,7 @@ def gather(program: Flat, state: LoopState, number: int) -> int:
     """List where the bytes of a message are that are not through yet. Returns the number of parts."""
     message = state.messages[number]
     do, through = program.instructions[message.instruction], message.through
-    parts = _part(state, 0, _header(state, number), HEADER_BYTES, through)
+    parts = _part(state, 0, state.messages.ctypes.data + number * MESSAGE_BYTES, HEADER_BYTES, through)
     through = max(0, through - HEADER_BYTES)
     for span in range(do.first, do.last):
         size = length(program, state, span)
@@ -532,11 +526,6 @@ def _part(state: LoopState, parts: int, at: int, size: int, through: int) -> int
         return parts
     state.parts[2 * parts], state.parts[2 * parts + 1] = at + through, size - through
     return parts + 1
-
-
-@compiled
-def _header(state: LoopState, number: int) -> int:
-    return int(state.messages.ctypes.data + number * MESSAGE_BYTES)
 
 
 @compiled
