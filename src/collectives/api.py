@@ -13,8 +13,9 @@ names on rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATEN
 Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in about 20 round
 trips or 0.1 s; an NCCL group goes by the preset ethernet. COLLECTIVES_MACHINE=ethernet turns the measurement off.
 
-Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group
-of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. Without a reduction it is
+Tensors are on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group of
+`collectives.torch_backend` takes both. Lists of tensors, and tensors that are not contiguous, cost a copy. The dtype is
+the same for all tensors of a call. Without a reduction it is
 any that torch copies: not quantized types, nor integers of fewer than 8 bits. A reduction takes float16, bfloat16,
 float32, float64, signed integers, uint8 and bool; op is SUM, AVG, PRODUCT, MAX or MIN, and for integers and bools BAND,
 BOR or BXOR. A sum of bools is their "or"; they have no average.
@@ -56,19 +57,20 @@ ValueError: no algorithm 'rnig' for 'all_reduce'; all_reduce has ...
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
+from collectives import calls
+from collectives.calls import CallInto, Group, Op, Tensors
 from collectives.engine.call import Call
 from collectives.engine.group import connect, group_of, perform
 from collectives.engine.work import Work, start
 
-Group = dist.ProcessGroup | None
-Op = dist.ReduceOp.RedOpType
-Tensors = Sequence[torch.Tensor]
+NON_MEMBER: Any = dist.GroupMember.NON_GROUP_MEMBER  # the group that `new_group` gives a rank outside it
 
 
 def all_reduce(
@@ -85,7 +87,8 @@ def all_reduce(
     The tensors have the same number of elements. With ``x[r]`` the tensor of rank r it equals
     ``for r in ranks: x[r][:] = sum(x)``.
     """
-    return _perform(Call("all_reduce", tensor, tensor, op, None, group, algorithm, segments), async_op)
+    flatten = partial(calls.all_reduce, tensor, op, group, algorithm, segments)
+    return _perform("all_reduce", flatten, group, async_op)
 
 
 def broadcast(
@@ -101,8 +104,8 @@ def broadcast(
 
     The tensors have the same number of elements.
     """
-    root = _group_rank(group, src)
-    return _perform(Call("broadcast", tensor, tensor, None, root, group, algorithm, segments), async_op)
+    flatten = partial(calls.broadcast, tensor, _group_rank(group, src), group, algorithm, segments)
+    return _perform("broadcast", flatten, group, async_op)
 
 
 def reduce(
@@ -119,8 +122,8 @@ def reduce(
 
     The tensors have the same number of elements.
     """
-    root = _group_rank(group, dst)
-    return _perform(Call("reduce", tensor, tensor, op, root, group, algorithm, segments), async_op)
+    flatten = partial(calls.reduce, tensor, op, _group_rank(group, dst), group, algorithm, segments)
+    return _perform("reduce", flatten, group, async_op)
 
 
 def scatter(
@@ -138,8 +141,9 @@ def scatter(
     The list has p tensors, each with as many elements as ``tensor``; other ranks give None.
     """
     root = _group_rank(group, src)
-    whole = _joined(scatter_list, tensor, group) if dist.get_rank(group) == root else None
-    return _perform(Call("scatter", tensor, whole, None, root, group, algorithm, segments), async_op)
+    parts = (scatter_list or ()) if dist.get_rank(group) == root else None
+    flatten = partial(calls.scatter, tensor, parts, root, group, algorithm, segments)
+    return _perform("scatter", flatten, group, async_op)
 
 
 def gather(
@@ -157,9 +161,9 @@ def gather(
     The list has p tensors, each with as many elements as ``tensor``; other ranks give None.
     """
     root = _group_rank(group, dst)
-    whole = _alloc_flat(gather_list, tensor, group) if dist.get_rank(group) == root else None
-    call = Call("gather", whole, tensor, None, root, group, algorithm, segments)
-    return _perform(call, async_op, gather_list if whole is not None else None)
+    outputs = (gather_list or ()) if dist.get_rank(group) == root else None
+    flatten = partial(calls.gather, outputs, tensor, root, group, algorithm, segments)
+    return _perform("gather", flatten, group, async_op)
 
 
 def all_gather(
@@ -175,9 +179,8 @@ def all_gather(
 
     The list has p tensors, each with as many elements as ``tensor``.
     """
-    whole = _alloc_flat(tensor_list, tensor, group)
-    call = Call("all_gather", whole, tensor, None, None, group, algorithm, segments)
-    return _perform(call, async_op, tensor_list)
+    flatten = partial(calls.all_gather, tensor_list, tensor, group, algorithm, segments)
+    return _perform("all_gather", flatten, group, async_op)
 
 
 def all_gather_into_tensor(
@@ -193,9 +196,8 @@ def all_gather_into_tensor(
 
     The output has p times as many elements as the input, whatever its shape.
     """
-    _need_parts("all_gather", output_tensor, input_tensor, group)
-    call = Call("all_gather", output_tensor, input_tensor, None, None, group, algorithm, segments)
-    return _perform(call, async_op)
+    flatten = partial(calls.all_gather, [output_tensor], input_tensor, group, algorithm, segments)
+    return _perform("all_gather", flatten, group, async_op)
 
 
 def reduce_scatter(
@@ -210,10 +212,11 @@ def reduce_scatter(
 ) -> Work | None:
     """Sum the ranks' lists element by element and give rank r the r-th: ``out[r][:] = sum(x[s][r] for s in ranks)``.
 
-    The list has p tensors, each with as many elements as ``output``, and is left alone.
+    The list has p tensors, the r-th with as many elements as the output of rank r, and is left alone. If they differ in
+    size, an all-reduce of all of them serves the call, and ``algorithm`` is one of its.
     """
-    whole = _joined(input_list, output, group)
-    return _perform(Call("reduce_scatter", output, whole, op, None, group, algorithm, segments), async_op)
+    flatten = partial(calls.reduce_scatter, output, input_list, op, group, algorithm, segments)
+    return _perform("reduce_scatter", flatten, group, async_op)
 
 
 def reduce_scatter_tensor(
@@ -230,8 +233,8 @@ def reduce_scatter_tensor(
 
     The input has p times as many elements as the output, whatever its shape, and is left alone.
     """
-    _need_parts("reduce_scatter", input, output, group)
-    return _perform(Call("reduce_scatter", output, input, op, None, group, algorithm, segments), async_op)
+    flatten = partial(calls.reduce_scatter, output, [input], op, group, algorithm, segments)
+    return _perform("reduce_scatter", flatten, group, async_op)
 
 
 def all_to_all(
@@ -248,13 +251,8 @@ def all_to_all(
     A rank knows the sizes of its own tensors only. So the algorithm is one that passes on no other rank's data (direct,
     pairwise), even if all sizes happen to be equal.
     """
-    for tensors in (input_tensor_list, output_tensor_list):
-        _need_one_for_each(tensors, group)
-    splits = _lengths(input_tensor_list), _lengths(output_tensor_list)
-    whole = torch.cat([tensor.detach().reshape(-1) for tensor in input_tensor_list])
-    received = whole.new_empty(sum(splits[1]))
-    call = Call("all_to_all", received, whole, None, None, group, algorithm, segments, splits)
-    return _perform(call, async_op, output_tensor_list)
+    flatten = partial(calls.all_to_all, output_tensor_list, input_tensor_list, group, algorithm, segments)
+    return _perform("all_to_all", flatten, group, async_op)
 
 
 def all_to_all_single(
@@ -273,90 +271,36 @@ def all_to_all_single(
     Parts are equal, or have the given numbers of rows (entries of the first dimension). Either all ranks give split
     sizes, input's or output's or both, or none does.
     """
-    splits = _split(input, input_split_sizes, group), _split(output, output_split_sizes, group)
-    given = None if input_split_sizes is None and output_split_sizes is None else splits
-    call = Call("all_to_all", output, input, None, None, group, algorithm, segments, given)
-    return _perform(call, async_op)
+    rows = output_split_sizes, input_split_sizes
+    flatten = partial(calls.all_to_all_single, output, input, *rows, group, algorithm, segments)
+    return _perform("all_to_all", flatten, group, async_op)
 
 
-def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | None:
-    """Perform the call now, or in the background. The list ``into``, if given, gets what was received."""
-    group: Any = call.group
-    if group == dist.GroupMember.NON_GROUP_MEMBER:
-        warnings.warn(
-            f"{call.collective}: this process is not a member of the group; the call does nothing", stacklevel=3
-        )
+def _perform(collective: str, flatten: Callable[[], CallInto], group: Group, async_op: bool) -> Work | None:
+    """Perform a call now, or start it in the background, where it is flattened when its turn comes."""
+    if group is NON_MEMBER:
+        warnings.warn(f"{collective}: this process is not a member of the group; the call does nothing", stacklevel=3)
         return None
-
     if async_op:
-        group = group_of(call)
-        connect(group)
-        later = call._replace(group=group, background=True)
-        return start(lambda: _finish(later, into), group, call.collective)
-    _finish(call, into)
+        over = group_of(Call(collective, torch.empty(0), None, group=group))  # gloo's, because it serves CPU tensors
+        connect(over)
+        return start(partial(_perform_later, flatten, over), over, collective)
+    call, into = flatten()
+    perform(call)
+    if into:
+        calls.hand_out(call.flat_output(), into)
     return None
 
 
-def _finish(call: Call, into: Tensors | None) -> list[torch.Tensor]:
-    """Perform the call and return its outputs."""
-    perform(call)
-    if into is not None:
-        _hand_out(call.flat_output(), into)
+def _perform_later(flatten: Callable[[], CallInto], group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Perform a call on the group's thread, and return its outputs."""
+    call, into = flatten()
+    perform(call._replace(group=group, background=True))
+    if into:
+        calls.hand_out(call.flat_output(), into)
         return list(into)
     return [] if call.output is None else [call.output]
 
 
 def _group_rank(group: Group, rank: int) -> int:
-    return rank if group is None else dist.get_group_rank(group, rank)
-
-
-def _need_parts(collective: str, whole: torch.Tensor, part: torch.Tensor, group: Group) -> None:
-    p = dist.get_world_size(group)
-    if p > 0 and whole.numel() != p * part.numel():
-        raise ValueError(
-            f"{collective} on {p} ranks joins {p} parts of {part.numel()} elements, "
-            f"which is not a tensor of {whole.numel()}"
-        )
-
-
-def _need_one_for_each(tensors: Tensors, group: Group) -> None:
-    p = dist.get_world_size(group)
-    if p > 0 and len(tensors) != p:
-        raise ValueError(f"all_to_all: got a list of {len(tensors)} tensors, expected {p}, one for each rank")
-
-
-def _need_list(tensors: Tensors | None, like: torch.Tensor, group: Group) -> Tensors:
-    p = dist.get_world_size(group)
-    if tensors is None or len(tensors) != p or any(tensor.numel() != like.numel() for tensor in tensors):
-        raise ValueError(f"this rank needs a list of {p} tensors of {like.numel()} elements, one for each rank")
-    return tensors
-
-
-def _joined(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor in _need_list(tensors, like, group)])
-
-
-def _alloc_flat(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Tensor:
-    return like.new_empty(len(_need_list(tensors, like, group)) * like.numel())
-
-
-def _hand_out(whole: torch.Tensor, tensors: Tensors) -> None:
-    """Copy consecutive pieces into the tensors of a list."""
-    for tensor, piece in zip(tensors, torch.split(whole, list(_lengths(tensors))), strict=True):
-        tensor.detach().copy_(piece.view(tensor.shape))
-
-
-def _lengths(tensors: Tensors) -> tuple[int, ...]:
-    return tuple(tensor.numel() for tensor in tensors)
-
-
-def _split(tensor: torch.Tensor, rows: Sequence[int] | None, group: Group) -> tuple[int, ...]:
-    """Return the elements for each rank: equal shares, or the given rows of the tensor."""
-    p = dist.get_world_size(group)
-    if rows is None:
-        if p > 0 and tensor.numel() % p:
-            raise ValueError(f"{tensor.numel()} elements are no {p} equal parts; give split sizes")
-        return (tensor.numel() // p,) * p if p > 0 else ()
-    if p > 0 and (len(rows) != p or sum(rows) != len(tensor) or min(rows) < 0):
-        raise ValueError(f"split sizes: got {list(rows)}, expected {p} counts of rows that add up to {len(tensor)}")
-    return tuple(count * (tensor.numel() // max(1, len(tensor))) for count in rows)
+    return rank if group is None or group is NON_MEMBER else dist.get_group_rank(group, rank)

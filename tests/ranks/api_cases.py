@@ -313,6 +313,17 @@ def shapes(check: Check, rank: int, p: int) -> None:
     view = torch.ones(10)
     collectives.all_reduce(view[2:5])
     check("a view, and nothing beside it", torch.equal(view, torch.tensor([1.0] * 2 + [float(p)] * 3 + [1.0] * 5)))
+    columns, whole = torch.arange(12.0).view(3, 4) + rank, torch.empty(p, 4, 3)
+    works = [collectives.all_reduce(columns[:, ::2], async_op=True) for _ in range(2)]
+    gathered = collectives.all_gather(list(whole.transpose(1, 2)), columns, async_op=True)  # of what those before leave
+    check("works of views", all(work and work.wait() for work in (*works, gathered)))
+    once = p * torch.arange(12.0).view(3, 4) + p * (p - 1) / 2
+    check("views with gaps, one after the other", torch.equal(columns[:, ::2], p * once[:, ::2]))
+    check("nothing in the gaps", torch.equal(columns[:, 1::2], (torch.arange(12.0).view(3, 4) + rank)[:, 1::2]))
+    check("a list of views", torch.equal(whole.transpose(1, 2)[rank], columns))
+    parts, mine = [torch.full((r + 1,), float(rank)) for r in range(p)], torch.empty(rank + 1)
+    collectives.reduce_scatter(mine, parts)
+    check("reduce_scatter of parts that differ in size", torch.equal(mine, torch.full_like(mine, p * (p - 1) / 2)))
 
 
 def overlapping(check: Check, rank: int, p: int) -> None:
@@ -388,8 +399,10 @@ def refusals(check: Check, p: int) -> None:
     refuses(
         "wire of broadcast: got mxint8, expected none", lambda: collectives.broadcast(x, algorithm="binomial/mxint8")
     )
-    refuses("must be contiguous", lambda: collectives.all_reduce(torch.ones(4, 4).T))
-    refuses(f"joins {p} parts of 6 elements", lambda: collectives.all_gather_into_tensor(torch.ones(6 * p + 1), x))
+    refuses(
+        f"got tensors of [{6 * p + 1}] elements, expected {p} of 6",
+        lambda: collectives.all_gather_into_tensor(torch.ones(6 * p + 1), x),
+    )
     refuses("split sizes: got", lambda: collectives.all_to_all_single(x, x, [6] * p, [1] * (p + 1)))
     mixed = [7, -1, *[0] * (p - 2)] if p > 1 else [-6]
     refuses(f"split sizes: got {mixed}, expected {p}", lambda: collectives.all_to_all_single(x, x, mixed, mixed))
@@ -399,5 +412,7 @@ def refusals(check: Check, p: int) -> None:
         refuses(
             "got bruck, which passes on others' pieces", lambda: collectives.all_to_all(parts, parts, algorithm="bruck")
         )
-    refuses(f"a list of {p} tensors of 6 elements", lambda: collectives.all_gather([x] * (p + 1), x))
+    refuses(
+        f"got tensors of {[6] * (p + 1)} elements, expected {p} of 6", lambda: collectives.all_gather([x] * (p + 1), x)
+    )
     refuses("are alike", lambda: collectives.reduce_scatter_tensor(x.double(), torch.ones(6 * p)))

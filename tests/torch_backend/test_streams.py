@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from collectives.engine.work import Tensors
-from collectives.torch_backend.streams import StreamWork
+from collectives.engine.work import Tensors, Work
 
 DEVICE = torch.device("cuda", 0)
 
@@ -113,7 +112,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 @pytest.mark.parametrize("is_enqueued_first", [False, True])
 def test_who_waits_for_a_future_waits_for_the_collective(streams: Streams, is_enqueued_first: bool) -> None:
     job: Job[Tensors] = Job()
-    work = StreamWork(job, "all_reduce", frozenset({"all_reduce"}), DEVICE)  # type: ignore[arg-type]
+    work = Work(job, "all_reduce", frozenset({"all_reduce"}), DEVICE)  # type: ignore[arg-type]
     outputs = [torch.ones(3)]
     if is_enqueued_first:
         job.set_result(outputs)
@@ -129,7 +128,7 @@ def test_who_waits_for_a_future_waits_for_the_collective(streams: Streams, is_en
 
 def test_an_error_reaches_the_future(streams: Streams) -> None:
     job: Job[Tensors] = Job()
-    future = StreamWork(job, "all_reduce", frozenset(), DEVICE).get_future()  # type: ignore[arg-type]
+    future = Work(job, "all_reduce", frozenset(), DEVICE).get_future()  # type: ignore[arg-type]
     job.set_exception(ValueError("no algorithm 'rnig'"))
     with pytest.raises(RuntimeError, match="rnig"):
         future.wait()

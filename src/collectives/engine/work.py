@@ -1,4 +1,4 @@
-"""Collectives in the background: a `Work` to wait for, and a thread to run on."""
+"""Calls in the background: a `Work` to wait for, and a thread for each group, on which its calls run in order."""
 
 from __future__ import annotations
 
@@ -17,69 +17,6 @@ from torch import distributed as dist
 Tensors = list[torch.Tensor]
 Job = Callable[[], Tensors]
 
-
-class Work(dist.Work):
-    """What an ``async_op`` returns, as torch's own does: wait for it, ask whether it is done, or take its future.
-
-    torch's C++ code takes it, too: that of DistributedDataParallel, and of the functional collectives.
-    """
-
-    def __init__(self, job: Future[Tensors], collective: str) -> None:
-        super().__init__()
-        self._job, self._collective, self._process = job, collective, os.getpid()
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is done; raises what went wrong, or TimeoutError after ``timeout``. None and 0 are no limit."""
-        job = self._awaited()
-        if timeout and not wait([job], timeout.total_seconds()).done:
-            raise TimeoutError(
-                f"{self._collective}: got no end within {timeout.total_seconds():g} s, the limit of this wait(); "
-                "the call goes on until the timeout of its group, and then names the rank that it waits for"
-            )
-        job.result()
-        return True
-
-    def result(self) -> Tensors:
-        """The outputs, when it is done; raises what went wrong."""
-        return self._awaited().result()
-
-    def is_completed(self) -> bool:
-        """Whether it is done, well or not."""
-        return self._job.done()
-
-    def is_success(self) -> bool:
-        """Whether it is done, and well."""
-        return self._job.done() and self._job.exception() is None
-
-    def exception(self) -> BaseException | None:
-        """What went wrong, when it is done; None if nothing did."""
-        return self._awaited().exception()
-
-    def synchronize(self) -> None:
-        """Wait until it is done."""
-        self.wait()
-
-    def get_future(self) -> torch.futures.Future[Tensors]:
-        """A torch future of the outputs, for ``then`` and the like; waiting for it raises RuntimeError if it failed."""
-        self._awaited()  # C++ waits for a future, and runs nothing meanwhile
-        done = self._future()
-        # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it is a value.
-        outputs = done.then(lambda _: self._job.result())
-        self._job.add_done_callback(lambda _: self._tell(done))
-        return outputs
-
-    def _awaited(self) -> Future[Tensors]:
-        if self._process != os.getpid() and not self._job.done():
-            raise RuntimeError(FORKED)
-        return _awaited(self._job)
-
-    def _future(self) -> torch.futures.Future[Tensors]:
-        return torch.futures.Future()
-
-    def _tell(self, future: torch.futures.Future[Tensors]) -> None:
-        future.set_result([] if self._job.exception() else self._job.result())
-
-
 FORKED = (
     "this process was forked by a rank of the process group, whose connections are the rank's: call in the rank, or "
     "make a group in this process"
@@ -92,8 +29,96 @@ _Jobs = SimpleQueue[tuple[Future[Tensors], Job | None]]
 _own = threading.local()  # on the thread of a worker: its queue
 
 
+class Work(dist.Work):
+    """The result of a call with ``async_op``, as torch's own: wait for it, ask whether it is done, or take its future.
+
+    torch's C++ code takes it, too: that of DistributedDataParallel, and of the functional collectives.
+
+    A call on CUDA tensors is done when its kernels are enqueued, and ``kernels`` is the event after them. Then `wait`
+    makes the current stream of ``device`` wait for them, and so does whoever waits for the future.
+    """
+
+    def __init__(
+        self,
+        job: Future[Tensors],
+        collective: str,
+        kernels: torch.cuda.Event | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self._job, self._collective, self._process = job, collective, os.getpid()
+        self._kernels, self._device = kernels, device
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it is done; raises what went wrong, or TimeoutError after ``timeout``. None and 0 are no limit."""
+        job = self._awaited()
+        if timeout and not wait([job], timeout.total_seconds()).done:
+            raise TimeoutError(
+                f"{self._collective}: got no end within {timeout.total_seconds():g} s, the limit of this wait(); "
+                "the call goes on until the timeout of its group, and then names the rank that it waits for"
+            )
+        job.result()
+        self._wait_for_kernels()
+        return True
+
+    def result(self) -> Tensors:
+        """Return the outputs, when it is done; raises what went wrong."""
+        return self._awaited().result()
+
+    def is_completed(self) -> bool:
+        """Return whether it is done, well or not."""
+        return self._job.done()
+
+    def is_success(self) -> bool:
+        """Return whether it is done, and well."""
+        return self._job.done() and self._job.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong, when it is done; None if nothing did."""
+        return self._awaited().exception()
+
+    def synchronize(self) -> None:
+        """Wait until it is done."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Tensors]:
+        """Return a torch future of the outputs, for ``then``; waiting for it raises RuntimeError if the call failed."""
+        self._awaited()  # C++ waits for a future, and runs nothing meanwhile
+        done: torch.futures.Future[Tensors] = torch.futures.Future(devices=[self._device] if self._device else [])
+        # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it is a value.
+        outputs = done.then(lambda _: self._job.result())
+        self._job.add_done_callback(lambda _: self._complete(done))
+        return outputs
+
+    def _complete(self, future: torch.futures.Future[Tensors]) -> None:
+        """Give the future the outputs, because it records events only on the devices of the tensors in its value."""
+        outputs = [] if self._job.exception() else self._job.result()
+        if self._device is None:
+            future.set_result(outputs)
+            return
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
+            self._wait_for_kernels()
+            future.set_result(outputs)
+
+    def _wait_for_kernels(self) -> None:
+        if self._kernels is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._kernels)
+
+    def _awaited(self) -> Future[Tensors]:
+        """Return the job to one who waits. A callback first runs what is queued on its thread, as nobody else would."""
+        if self._process != os.getpid() and not self._job.done():
+            raise RuntimeError(FORKED)
+        jobs: _Jobs | None = getattr(_own, "jobs", None)
+        while jobs is not None and not (self._job.done() or jobs.empty()):
+            following = jobs.get()
+            if not _do(*following):
+                jobs.put(following)  # for `_run`
+                break
+        return self._job
+
+
 class _Worker:
-    """Where the background calls of one group run, one after the other."""
+    """The thread on which the background calls of one group run, one after the other."""
 
     def __init__(self) -> None:
         self._jobs: _Jobs | None = SimpleQueue()  # None where the thread is another process's
@@ -143,7 +168,7 @@ def _run(jobs: _Jobs) -> None:
 
 
 def _do(promised: Future[Tensors], job: Job | None) -> bool:
-    """Run a job and its callbacks; False for None, behind which there is no other."""
+    """Run a job and its callbacks; return False for None, after which no other comes."""
     if job is None:
         return False
     try:
@@ -154,17 +179,6 @@ def _do(promised: Future[Tensors], job: Job | None) -> bool:
         promised.set_result(outputs)
     del promised, job  # an error's traceback holds this frame, and the job holds its group
     return True
-
-
-def _awaited(job: Future[Tensors]) -> Future[Tensors]:
-    """The job, for one who waits; a callback runs first what is queued on its thread, as nobody else would."""
-    jobs: _Jobs | None = getattr(_own, "jobs", None)
-    while jobs is not None and not (job.done() or jobs.empty()):
-        following = jobs.get()
-        if not _do(*following):
-            jobs.put(following)  # for `_run`
-            break
-    return job
 
 
 _workers: WeakKeyDictionary[dist.ProcessGroup, _Worker] = WeakKeyDictionary()
@@ -179,18 +193,19 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def start(job: Job, group: dist.ProcessGroup, collective: str) -> Work:
+def start(
+    job: Job,
+    group: dist.ProcessGroup,
+    collective: str,
+    kernels: torch.cuda.Event | None = None,
+    device: torch.device | None = None,
+) -> Work:
     """Run ``job()`` in the background, after all that was started on the same group before."""
-    return Work(put(job, group), collective)
-
-
-def put(job: Job, group: dist.ProcessGroup) -> Future[Tensors]:
-    """As `start`, for a `Work` of another kind."""
     worker = _workers.get(group)
     if worker is None:
         worker = _workers[group] = _Worker()
         finalize(group, worker.end).atexit = False  # the thread ends with its group
-    return worker.put(job)
+    return Work(worker.put(job), collective, kernels, device)
 
 
 def end(group: dist.ProcessGroup) -> None:

@@ -67,8 +67,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.torch_backend.comm_hook import hook
-from collectives.torch_backend.group import NAME, make
-from collectives.torch_backend.observed import keep_works
+from collectives.torch_backend.group import NAME, keep_works, make
 from collectives.torch_backend.options import Options
 
 __all__ = ["Options", "hook"]

@@ -1,4 +1,4 @@
-"""A communication hook: DistributedDataParallel averages gradients by an algorithm of ours, in any process group."""
+"""Average the gradients of DistributedDataParallel by an algorithm of ours, in any process group."""
 
 # No `from __future__ import annotations`: torch compares the hook's annotations with its own types.
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Gradients = torch.futures.Future[torch.Tensor]
 def hook(
     algorithm: str = "auto", segments: int | None = None, *, error_feedback: bool = False
 ) -> Callable[[dist.ProcessGroup | None, GradBucket], Gradients]:
-    """A hook for `torch.nn.parallel.DistributedDataParallel.register_comm_hook`.
+    """Return a hook for `torch.nn.parallel.DistributedDataParallel.register_comm_hook`.
 
     ::
 
@@ -79,7 +79,7 @@ def _gradients(future: torch.futures.Future[list[torch.Tensor]], which: int) -> 
 
 
 def _done(gradients: torch.Tensor) -> Gradients:
-    """A future that waits for what the current stream of a GPU holds so far."""
+    """Return a future that waits for what the current stream of a GPU holds so far."""
     future: Gradients = torch.futures.Future(devices=[gradients.device])
     future.set_result(gradients)
     return future

@@ -1,4 +1,4 @@
-"""What the groups of this process called last, kept as torch's flight recorder keeps it, and dumped in its format.
+"""Keep the calls that the groups of this process made last, and dump them in the format of torch's flight recorder.
 
 torch's own variables rule it:
 
@@ -70,8 +70,8 @@ class Members:
             _listen(self.rank)
 
 
-class Call:
-    """A call and its times, in ns, 0 for not yet; a ``with`` around it takes them. Nothing in it keeps a tensor.
+class Entry:
+    """A call and its times in ns, 0 for not yet, which a ``with`` around it takes. Nothing in it keeps a tensor.
 
     ``event`` is what a call on CUDA tensors ends with. It is over when it has failed, too: that dumps.
     """
@@ -130,39 +130,39 @@ _listening: list[threading.Thread] = []
 
 
 def setting(names: Sequence[str], default: str = "") -> str:
-    """The first of these variables that is set."""
+    """Return the value of the first of these variables that is set."""
     return next((value for name in names if (value := os.environ.get(name))), default)
 
 
 def size() -> int:
-    """How many calls to keep. Raises ValueError, which names the variable."""
+    """Return how many calls to keep. Raises ValueError, which names the variable."""
     value = setting(SIZE, DEFAULT_SIZE)
     if not value.isdecimal():
         raise ValueError(f"{SIZE[0]}: got {value!r}, expected a number of calls, or 0 to keep none")
     return int(value)
 
 
-_calls: deque[Call] = deque(maxlen=size())
+_calls: deque[Entry] = deque(maxlen=size())
 
 
-def record(call: Call, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Call:
+def record(entry: Entry, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Entry:
     """Keep a call that is made now, if its group keeps any: 5 µs."""
-    of = call.of
+    of = entry.of
     if not of.keeps:
-        return call
-    if call.peer is None:
+        return entry
+    if entry.peer is None:
         of.collectives += 1
     else:
         of.messages += 1
-    call.record, call.collectives, call.messages = next(_count), of.collectives, of.messages
-    call.outputs, call.inputs = [each.shape for each in outputs], [each.shape for each in inputs]
-    call.dtype = (outputs or inputs)[0].dtype
+    entry.record, entry.collectives, entry.messages = next(_count), of.collectives, of.messages
+    entry.outputs, entry.inputs = [each.shape for each in outputs], [each.shape for each in inputs]
+    entry.dtype = (outputs or inputs)[0].dtype
     frame = sys._getframe(2)
     while frame.f_back and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    call.code, call.line, call.created = frame.f_code, frame.f_lineno, time_ns()
-    _calls.append(call)
-    return call
+    entry.code, entry.line, entry.created = frame.f_code, frame.f_lineno, time_ns()
+    _calls.append(entry)
+    return entry
 
 
 @cache
@@ -171,7 +171,7 @@ def _is_library(file: str) -> bool:
 
 
 def dump(rank: int) -> None:
-    """Write all that is kept, if a prefix for files is set; a file that cannot be written is a warning."""
+    """Write all calls that are kept, if a prefix for files is set; a file that cannot be written is a warning."""
     if not (prefix := setting(FILE)):
         return
     path = Path(f"{prefix}{rank}")
@@ -185,7 +185,7 @@ def dump(rank: int) -> None:
 
 
 def snapshot() -> dict[str, Any]:
-    """What is kept, as torch's analyser expects it."""
+    """Return the calls that are kept, as torch's analyser expects them."""
     calls = list(_calls)
     known = [*(call.of for call in calls), *(group.members for group in list(_groups))]
     return {
@@ -204,7 +204,7 @@ def _version() -> str:
         return ""
 
 
-def _entry(call: Call) -> dict[str, Any]:
+def _entry(call: Entry) -> dict[str, Any]:
     of, outputs = call.of, call.outputs
     inputs = outputs if call.operation in IN_PLACE else call.inputs
     if call.operation == "barrier":
@@ -235,14 +235,14 @@ def _entry(call: Call) -> dict[str, Any]:
     }
 
 
-def _name(call: Call) -> str:
-    """As torch writes it: gloo:all_reduce, gloo:send 0->1, gloo:recv 1<-0."""
+def _name(call: Entry) -> str:
+    """Return the name of a call as torch writes it: gloo:all_reduce, gloo:send 0->1, gloo:recv 1<-0."""
     ends = "" if call.peer is None else f" {call.of.here}{'->' if call.operation == 'send' else '<-'}{call.peer}"
     return f"{'gloo' if call.device == 'cpu' else 'nccl'}:{call.operation}{ends}"
 
 
 def _sizes(shapes: Shapes, parts: int) -> list[list[int]]:
-    """Sizes of tensors; the equal parts of a whole as one, as torch writes them."""
+    """Return the sizes of tensors; the equal parts of a whole are one, as torch writes them."""
     sizes = [[*shape] for shape in shapes]
     is_whole = len(sizes) == parts > 1 and all(each == sizes[0] for each in sizes)
     return [[parts, *sizes[0]]] if is_whole else sizes

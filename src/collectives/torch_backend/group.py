@@ -1,4 +1,9 @@
-"""The process group that torch's Python and C++ code calls: each method makes jobs of ours and returns a `Work`."""
+"""The process group that torch's Python and C++ code calls: each method flattens calls and returns a `Work`.
+
+It has a plain group of gloo's for the CPU and, if there are GPUs, one of NCCL's. Calls on CUDA tensors run on a stream
+of the group's own, between the caller's kernels and those that follow. On one H200 that two ranks shared,
+DistributedDataParallel left the same bits as over NCCL's group (`make gpu-check`). Several GPUs have not been tried.
+"""
 
 # ruff: noqa: ARG002  torch gives every method options, of which most have nothing for us
 # Of each of its methods' overloads torch calls one, that with lists and options, by position.
@@ -6,31 +11,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import inspect
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
+from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import distributed as dist
+from torch._C._distributed_c10d import Reducer
+from torch.distributed import distributed_c10d as c10d
 
+from collectives import calls
+from collectives.calls import CallInto, Op, Tensors
+from collectives.engine.call import Call
 from collectives.engine.group import communicator, connect, perform
 from collectives.engine.reduce import takes_wire
-from collectives.engine.work import Work, end, put, start
-from collectives.torch_backend import calls, flight
-from collectives.torch_backend.base import bases, beside, forget
-from collectives.torch_backend.calls import Job, Tensors
-from collectives.torch_backend.flight import Call
-from collectives.torch_backend.observed import need_no_tracing, recording
+from collectives.engine.work import Job, Work, end, start
+from collectives.torch_backend import flight
 from collectives.torch_backend.options import Options, from_environment
-from collectives.torch_backend.passed import Passed
-from collectives.torch_backend.streams import StreamWork, on_stream, own_stream
 
 NAME = "collectives"
-Make = Callable[[], Job]
+PAUSE = 0.01  # seconds between two looks into a store
+NO_LIMIT = timedelta(0)  # of a wait, by torch's convention: that of the group
+
+Flatten = Callable[[dist.ProcessGroup], CallInto]  # a call over this plain group, flattened when its turn comes
 
 
 def make(given: Any, options: Options | None) -> Group:
-    """The group that `init_process_group` and `new_group` ask for; all of its ranks call it alike."""
+    """Make the group for `init_process_group` or `new_group`; all of its ranks call it."""
     if options is None:
         default = dist.group.WORLD
         options = default.algorithms if isinstance(default, Group) else from_environment()
@@ -46,7 +60,7 @@ class Group(dist.ProcessGroup):
     def __init__(self, given: Any, algorithms: Options) -> None:
         super().__init__(given.group_rank, given.group_size)  # type: ignore[call-arg]  # the stub has a store, too
         self.algorithms = algorithms
-        self._bases = bases(given)
+        self._bases = _make_bases(given)
         for device, base in self._bases.items():
             self._register_backend(
                 torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, base._get_backend(torch.device(device))
@@ -57,10 +71,10 @@ class Group(dist.ProcessGroup):
         self.members = flight.Members(given, self, algorithms.algorithm)
 
     def base(self, device: str) -> dist.ProcessGroup:
-        """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
+        """Return the plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
         if not self._bases:
             raise RuntimeError("this process group was destroyed")
-        if device != "cpu" and (other := beside(self, device)) not in (None, NAME):
+        if device != "cpu" and (other := _named_for(self, device)) not in (None, NAME):
             raise ValueError(
                 f"device: got {device}, for which this group names {other}, expected {NAME}: torch gives a group of "
                 f"ours all devices, so make a group of its own for {other}"
@@ -72,7 +86,7 @@ class Group(dist.ProcessGroup):
     # What torch asks a group for, beside collectives.
 
     def getBackendName(self) -> str:  # noqa: N802, torch's name for it
-        """The name to initialise by."""
+        """Return the name to initialise by."""
         return NAME
 
     def _set_group_desc(self, group_desc: str) -> None:
@@ -94,7 +108,7 @@ class Group(dist.ProcessGroup):
         for base in self._bases.values():
             communicator(base).close()
             end(base)
-            forget(base)
+            c10d._world.pg_group_ranks.pop(base, None)  # torch's book would keep it for ever
             how(base)
         self._bases.clear()
 
@@ -104,10 +118,10 @@ class Group(dist.ProcessGroup):
         """Reduce in place."""
         first = _first("all_reduce", tensors)
         if first.layout != torch.strided:
-            kept = flight.record(Call(self.members, "all_reduce", first.device.type), tensors, [])
+            kept = flight.record(flight.Entry(self.members, "all_reduce", first.device.type), tensors, [])
             return self._passed("all_reduce", first, kept, lambda base: base.allreduce(list(tensors), opts))
-        makes = [partial(calls.all_reduce, each, _op(opts)) for each in tensors]
-        return self._run("all_reduce", tensors, [], makes, self._whose(first))
+        flattens = [partial(calls.all_reduce, each, _op(opts)) for each in tensors]
+        return self._run("all_reduce", tensors, [], flattens, self._whose(first))
 
     allreduce_coalesced = allreduce
 
@@ -117,14 +131,14 @@ class Group(dist.ProcessGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Reduce into the root's."""
-        makes = [partial(calls.reduce, each, _op(opts), opts.rootRank, self.rank()) for each in tensors]
-        return self._run("reduce", tensors, [], makes)
+        flattens = [partial(calls.reduce, each, _op(opts), opts.rootRank) for each in tensors]
+        return self._run("reduce", tensors, [], flattens)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Gather into lists."""
         pairs = zip(outputs, inputs, strict=True)
-        makes = [partial(calls.all_gather, room, each, self.size()) for room, each in pairs]
-        return self._run("all_gather", [each for room in outputs for each in room], inputs, makes)
+        flattens = [partial(calls.all_gather, room, each) for room, each in pairs]
+        return self._run("all_gather", [each for room in outputs for each in room], inputs, flattens)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Gather several at once: a list for each rank, with each of its tensors."""
@@ -140,22 +154,19 @@ class Group(dist.ProcessGroup):
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         """Gather into the root's list."""
-        room = outputs[0] if outputs else []
-        makes = [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())]
-        return self._run("gather", room, inputs, makes)
+        flattens = [partial(calls.gather, outputs[0] if outputs else None, inputs[0], opts.rootRank)]
+        return self._run("gather", outputs[0] if outputs else [], inputs, flattens)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         """Scatter the root's list."""
-        parts = inputs[0] if inputs else []
-        makes = [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())]
-        return self._run("scatter", outputs, parts, makes)
+        flattens = [partial(calls.scatter, outputs[0], inputs[0] if inputs else None, opts.rootRank)]
+        return self._run("scatter", outputs, inputs[0] if inputs else [], flattens)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
         """Reduce lists, a part for each rank."""
         pairs = zip(outputs, inputs, strict=True)
-        where = self.rank(), self.size()
-        makes = [partial(calls.reduce_scatter, output, parts, _op(opts), *where) for output, parts in pairs]
-        return self._run("reduce_scatter", outputs, [each for parts in inputs for each in parts], makes)
+        flattens = [partial(calls.reduce_scatter, output, parts, _op(opts)) for output, parts in pairs]
+        return self._run("reduce_scatter", outputs, [each for parts in inputs for each in parts], flattens)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Reduce several tensors, a part of each for each rank."""
@@ -173,14 +184,14 @@ class Group(dist.ProcessGroup):
         self, output: torch.Tensor, given: torch.Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
     ) -> dist.Work:
         """Exchange parts of two tensors, equal ones, or with a number of rows for each rank."""
-        makes = [partial(calls.all_to_all_single, output, given, (into, out), self.size())]
-        return self._run("all_to_all", [output], [given], makes)
+        flattens = [partial(calls.all_to_all_single, output, given, out or None, into or None)]
+        return self._run("all_to_all", [output], [given], flattens)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks: an all-reduce of no elements, which ends with an agreement of all."""
         nothing = torch.empty(0, dtype=torch.uint8)
-        makes = [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)]
-        return self._run("barrier", [nothing], [], makes, " (a barrier)")
+        flattens = [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)]
+        return self._run("barrier", [nothing], [], flattens, " (a barrier)")
 
     # The names that these had before torch 2.13.
     _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
@@ -191,14 +202,14 @@ class Group(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
-        kept = flight.record(Call(self.members, "send", tensors[0].device.type, to), [], tensors)
+        kept = flight.record(flight.Entry(self.members, "send", tensors[0].device.type, to), [], tensors)
         return self._passed(
             f"send to rank {self.members.ranks[to]}", tensors[0], kept, lambda base: base.send(tensors, to, tag)
         )
 
     def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
-        kept = flight.record(Call(self.members, "recv", tensors[0].device.type, sender), tensors, [])
+        kept = flight.record(flight.Entry(self.members, "recv", tensors[0].device.type, sender), tensors, [])
         return self._passed(
             f"recv from rank {self.members.ranks[sender]}",
             tensors[0],
@@ -208,49 +219,52 @@ class Group(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Receive from whichever rank sends first; torch's analyser knows no such call, so it is not recorded."""
-        call = Call(self.members, "recv", tensors[0].device.type)
-        return self._passed("recv from any rank", tensors[0], call, lambda base: base.recv_anysource(tensors, tag))
+        entry = flight.Entry(self.members, "recv", tensors[0].device.type)
+        return self._passed("recv from any rank", tensors[0], entry, lambda base: base.recv_anysource(tensors, tag))
 
     def _passed(
-        self, what: str, tensor: torch.Tensor, kept: Call, call: Callable[[dist.ProcessGroup], dist.Work]
+        self, what: str, tensor: torch.Tensor, entry: flight.Entry, call: Callable[[dist.ProcessGroup], dist.Work]
     ) -> dist.Work:
-        """Done by gloo or NCCL."""
+        """Have gloo or NCCL do it."""
         base = self.base(tensor.device.type)
-        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.members.rank}", kept)
+        return PassedWork(partial(call, base), f"{what} over {base.name()} failed on rank {self.members.rank}", entry)
 
-    def _run(self, collective: str, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
-        """Run jobs, one after the other, behind all that were asked for before."""
-        need_no_tracing(Group)
+    def _run(
+        self, collective: str, outputs: Tensors, inputs: Tensors, flattens: Sequence[Flatten], whose: str = ""
+    ) -> Work:
+        """Perform calls, one after the other, after all that were made before."""
+        if "torch._dynamo" in sys.modules:  # to load it takes seconds, so nothing here does
+            _forbid_tracing()
         used = [*outputs, *inputs]
         device = _first(collective, used).device
-        base, record = self.base(device.type), recording(f"{NAME}:{collective}")
-        kept = flight.record(Call(self.members, collective, device.type), outputs, inputs)
+        base, event = self.base(device.type), _profiler_event(f"{NAME}:{collective}")
+        entry = flight.record(flight.Entry(self.members, collective, device.type), outputs, inputs)
 
         def run() -> list[torch.Tensor]:
-            with record, kept:
-                for make_job in makes:
-                    self._perform(make_job(), base, whose)
+            with event, entry:
+                for flatten in flattens:
+                    self._perform(*flatten(base), whose)
             return list(outputs)
 
         if device.type == "cpu":
             return start(run, base, collective)
-        done = kept.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        stream = self._streams.get(device) or self._streams.setdefault(device, own_stream(device))
-        return StreamWork(put(on_stream(run, stream, done, used), base), collective, done, device)
+        kernels = entry.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        stream = self._streams.get(device) or self._streams.setdefault(device, _new_stream(device))
+        return start(_on_stream(run, stream, kernels, used), base, collective, kernels, device)
 
-    def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:
-        floats = takes_wire(job.call.op, job.call.any_tensor().dtype)
-        algorithm = self.algorithms.of(job.call.collective, self.size(), job.call.splits is not None, floats)
+    def _perform(self, call: Call, into: Tensors, whose: str) -> None:
+        floats = takes_wire(call.op, call.any_tensor().dtype)
+        algorithm = self.algorithms.of(call.collective, self.size(), call.splits is not None, floats)
         segments = self.algorithms.segments
-        call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, barrier=True)
         try:
-            perform(call)
+            perform(call._replace(algorithm=algorithm, segments=segments, background=True, barrier=True))
         except RuntimeError as error:
             raise RuntimeError(f"{error}{whose}") from error
-        job.hand_out()
+        if into:
+            calls.hand_out(call.flat_output(), into)
 
     def _whose(self, gradients: torch.Tensor) -> str:
-        """Which bucket of DistributedDataParallel an all-reduce is for: they go in order, in the backward pass."""
+        """Return the bucket of DistributedDataParallel that is reduced: the backward pass takes them in order."""
         this = torch._C._current_graph_task_id() if gradients.is_floating_point() else -1
         self._bucket = self._bucket + 1 if this == self._pass else 0
         self._pass = this
@@ -261,9 +275,9 @@ class Group(dist.ProcessGroup):
         )
 
 
-def _op(opts: Any) -> calls.Op:
-    """The op of torch's options; one that we have not is refused when it is used."""
-    op: calls.Op = dist.ReduceOp.SUM if opts is None else opts.reduceOp.op
+def _op(opts: Any) -> Op:
+    """Return the op of torch's options; one that we have not is refused when it is used."""
+    op: Op = dist.ReduceOp.SUM if opts is None else opts.reduceOp.op
     return op
 
 
@@ -271,3 +285,174 @@ def _first(collective: str, tensors: Tensors) -> torch.Tensor:
     if not tensors:
         raise ValueError(f"{collective}: got an empty list, expected at least one tensor")
     return tensors[0]
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _on_stream(run: Job, stream: torch.cuda.Stream, kernels: torch.cuda.Event, used: Tensors) -> Job:
+    """Return the job on this stream, after what the current stream holds; ``used`` is the tensors of its kernels."""
+    ready = torch.cuda.current_stream(stream.device).record_event()
+
+    def later() -> list[torch.Tensor]:
+        with torch.cuda.stream(stream):
+            stream.wait_event(ready)
+            try:
+                return run()
+            finally:
+                for tensor in used:
+                    tensor.record_stream(stream)
+                kernels.record(stream)
+
+    return later
+
+
+def _make_bases(given: Any) -> dict[str, dist.ProcessGroup]:
+    """Make a plain group for each kind of device that this machine has; all ranks call it."""
+    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
+    if dist.is_torchelastic_launched():
+        store = c10d.PrefixStore(_attempt(store, rank, size, timeout), store)
+    found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout))}
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        found["cuda"] = _plain(
+            given, "cuda", c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, options)
+        )
+    ranks = given.global_ranks_in_group or range(size)
+    for base in found.values():  # `P2POp` and errors look up ranks in torch's book
+        c10d._world.pg_group_ranks[base] = {each: i for i, each in enumerate(ranks)}
+    return found
+
+
+def _attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
+    """Return a name that the group's ranks share, and no earlier attempt: torchrun's store outlives ranks that restart.
+
+    A key may be of a rank that died, and each node's agent counts its own restarts. So each rank writes a word of its
+    own, and rank 0 publishes those that it reads, until every rank has found its word among them.
+    """
+    word, seen, until = secrets.token_hex(8), "", time.monotonic() + timeout.total_seconds()
+    store.set(f"word/{rank}", word)
+    while time.monotonic() < until:
+        if rank == 0:
+            store.set("words", " ".join(store.get(f"word/{each}").decode() for each in range(size)))
+        words = store.get("words").decode()
+        if words != seen and word in words.split():
+            seen = words
+            store.add(words, 1)
+        if words == seen and store.add(words, 0) == size:
+            return str(words.split()[0])
+        time.sleep(PAUSE)
+    raise RuntimeError(f"ranks that torchrun has started do not meet within {timeout.total_seconds():g} s")
+
+
+def _named_for(group: dist.ProcessGroup, device: str) -> str | None:
+    """Return the back end that a group names for a device: nccl for cuda in ``cpu:collectives,cuda:nccl``."""
+    named = c10d._world.pg_backend_config[group].split(",")
+    return dict(each.split(":") for each in named).get(device)
+
+
+def _plain(given: Any, device: str, backend: Any) -> dist.ProcessGroup:
+    group = dist.ProcessGroup(given.store, given.group_rank, given.group_size)
+    kind = getattr(dist.ProcessGroup.BackendType, backend.name().upper())
+    group._set_default_backend(kind)
+    group._register_backend(torch.device(device), kind, backend)
+    group._set_group_name(f"{given.group_id}/{backend.name()}")  # type: ignore[arg-type]  # a str under another name
+    return group
+
+
+class PassedWork(dist.Work):
+    """A call that gloo or NCCL does for us: torch's own `Work`, whose errors begin with ``failed``."""
+
+    def __init__(self, call: Callable[[], dist.Work], failed: str, entry: flight.Entry) -> None:
+        super().__init__()
+        self._failed, self._entry = failed, entry
+        entry.__enter__()
+        try:
+            with self._named():
+                self._work = call()
+        except RuntimeError as error:
+            entry.__exit__(type(error))
+            raise
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RuntimeError(f"{self._failed}: {error}") from error
+
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        """Wait until it is done."""
+        with self._entry, self._named():
+            return self._work.wait(timeout)
+
+    def synchronize(self) -> None:
+        """Wait until it is done."""
+        with self._entry, self._named():
+            self._work.synchronize()
+
+    def is_completed(self) -> bool:
+        """Return whether it is done, well or not."""
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        """Return whether it is done, and well."""
+        return self._work.is_success()
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong."""
+        error: BaseException | None = self._work.exception()
+        return error
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors."""
+        return self._work.result()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a future of the tensors, if the library has one."""
+        return self._work.get_future()
+
+    def _source_rank(self) -> int:
+        """Return the rank that sent it."""
+        return self._work._source_rank()
+
+    source_rank = _source_rank
+
+
+def _profiler_event(name: str) -> AbstractContextManager[object]:
+    """Return an event that begins now and ends with its ``with``, on whichever thread; nothing if no profiler runs."""
+    until = ExitStack()
+    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        event, end = torch.profiler.record_function(name), torch.futures.Future[None]()
+        event.__enter__()  # type: ignore[no-untyped-call]
+        event._call_end_callbacks_on_future(end)  # it ends the event for the profiler of this thread
+        until.callback(end.set_result, None)
+    return until
+
+
+@cache
+def _forbid_tracing() -> None:
+    """Have `torch.compile` trace no method that returns a `Work`: torch's C++ code calls them in a compiled region."""
+    for name, each in list(vars(Group).items()):
+        if inspect.isfunction(each) and each.__annotations__.get("return") == "dist.Work":
+            setattr(Group, name, torch.compiler.disable(each))  # type: ignore[no-untyped-call]
+
+
+_of_forward_pass: WeakKeyDictionary[Reducer, dist.Work] = WeakKeyDictionary()
+_set_work = Reducer._set_forward_pass_work_handle
+
+
+def _keep_and_set_work(reducer: Reducer, work: dist.Work, use_static_world_size: bool) -> None:
+    _of_forward_pass[reducer] = work
+    _set_work(reducer, work, use_static_world_size)
+
+
+def keep_works() -> None:
+    """Have DistributedDataParallel's reducer keep the Python side of a `Work` in ``join``, as torch's groups do.
+
+    It keeps only the C++ side, whose ``wait`` never ends once the Python side has gone. All else in torch that is given
+    a `Work` keeps both sides.
+    """
+    Reducer._set_forward_pass_work_handle = _keep_and_set_work

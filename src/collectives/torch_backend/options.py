@@ -1,4 +1,4 @@
-"""Which algorithm a process group's collectives take."""
+"""Choose the algorithm of each collective in a process group."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ class Options:
             )
 
     def of(self, collective: str, p: int, splits: bool = False, floats: bool = False) -> str:
-        """The algorithm of a collective on p ranks; an all-to-all with split sizes takes those alone that can do it.
+        """Return the algorithm of a collective on p ranks.
 
-        ``floats`` says that it is a sum that may travel by a wire.
+        ``splits`` says that it is an all-to-all with split sizes, which not every algorithm can do; ``floats`` that it
+        is a sum that may travel by a wire.
 
         >>> [Options("bruck").of("all_to_all", 4, splits) for splits in (False, True)]
         ['bruck', 'auto']
@@ -70,12 +71,12 @@ class Options:
 
 @lru_cache
 def _collective(algorithm: str, p: int) -> str:
-    """What the schedule of your own is for."""
+    """Return the collective that the schedule of your own is for."""
     return own(algorithm)(p).collective
 
 
 def from_environment() -> Options:
-    """What COLLECTIVES_ALGORITHM says. Raises ValueError, which names the variable, for an unknown algorithm."""
+    """Return the options that COLLECTIVES_ALGORITHM names. Raises ValueError, which names it, for an unknown one."""
     try:
         return Options(os.environ.get(VARIABLE) or AUTO)
     except ValueError as error:
