@@ -1,5 +1,6 @@
 """Slots in shared memory: each read is ordered behind its write and before the next, and the sums are right."""
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -319,3 +320,25 @@ def test_waits_order_every_read_on_a_host(p: int, each: int) -> None:
                 parts = [slot_plan(host, rank, {}) for rank in range(each)]
                 assert not races([part for part in parts if part]), name
                 assert all(parts)
+
+
+@pytest.mark.integration  # compiles
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_rank_leaves_its_core_and_keeps_the_cores_on_which_it_may_run() -> None:
+    may_run_on = os.sched_getaffinity(0)
+    for core in sorted(may_run_on):
+        os.sched_setaffinity(0, {core})
+        system.leave_core(np.zeros(system.CORE_WORDS, dtype=np.int64))
+        assert os.sched_getaffinity(0) == {core}, "there is no other"
+    os.sched_setaffinity(0, may_run_on)
+    left = [left_core() for _ in range(20)]
+    assert all(here != there for here, there in left)
+    assert os.sched_getaffinity(0) == may_run_on
+
+
+@compiled
+def left_core() -> tuple[int, int]:
+    """Return this thread's core before and after it has left it."""
+    cores, before = np.zeros(system.CORE_WORDS, dtype=np.int64), system.sched_getcpu()
+    system.leave_core(cores)
+    return before, system.sched_getcpu()

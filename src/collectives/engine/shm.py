@@ -28,11 +28,14 @@ from collectives.engine.mesh import Mesh
 from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan, nothing
 from collectives.engine.system import (
     BILLION,
+    CORE_WORDS,
     fence,
+    leave_core,
     load,
     memmove,
     now,
     one_at_a_time,
+    sched_getcpu,
     sched_yield,
     sleep,
     store,
@@ -51,10 +54,14 @@ FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
 SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding before a rank sleeps, and of its sleep
 
-# Bytes of each rank before the slots: its count and, beside it, digests of its last two calls; then, of these two, the
-# signatures and the splits.
+# Nanoseconds of yielding before a rank leaves a core that it shares with the peer, and before it does so again. Ranks
+# share one if there are fewer cores than ranks, so then they stay.
+MOVE_AFTER, MOVE_AGAIN = BILLION // 50_000, BILLION // 1000
+
+# Bytes of each rank before the slots: its count and, beside it, digests of its last two calls, and the core on which it
+# has last run; then, of the two calls, the signatures and the splits.
 HEADER = 4096
-DIGESTS, EACH_DIGEST = 8, 8
+DIGESTS, EACH_DIGEST, CORE = 8, 8, 24
 SIGNATURES, EACH_SIGNATURE = 128, 64
 SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS_PER_HOST`
 SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
@@ -86,11 +93,12 @@ CALL = _record(
 # rank that it is at in a row; for whose count it waits in which step, and how high. Of each peer the highest count
 # that was seen, and the last block whose digest was compared.
 RANK = _record(
-    "ranks rank memory spins epoch block blocks row at step peer mark own source target",
+    "ranks rank memory spins moved epoch block blocks row at step peer mark own source target",
     ("times", np.int64, 2),
     ("seen", np.int64, MAX_RANKS_PER_HOST),
     ("compared", np.int64, MAX_RANKS_PER_HOST),
     ("addresses", np.int64, MAX_RANKS_PER_HOST),
+    ("cores", np.int64, CORE_WORDS),
 )
 
 
@@ -231,6 +239,8 @@ def _await(me: Any, call: Any, peer: int, mark: int) -> int:
             yielding = yielding or time
             if time > yielding + PAUSE_AFTER:
                 return PAUSE
+            if me.rank > peer and me.spins and time > max(yielding + MOVE_AFTER, me.moved + MOVE_AGAIN):
+                _leave_core_of(me, peer, time)
             if time > yielding + SLEEP_AFTER:
                 _sleep(me, peer, mark)
             else:
@@ -241,6 +251,14 @@ def _await(me: Any, call: Any, peer: int, mark: int) -> int:
             return DIFFERENT
         me.compared[peer] = me.epoch
     return FINISHED
+
+
+@compiled
+def _leave_core_of(me: Any, peer: int, time: int) -> None:
+    """Move to another core if the peer has last run on this rank's: the system may leave them there, side by side."""
+    if load(_header(me, peer) + CORE) == sched_getcpu():
+        me.moved = time
+        leave_core(me.cores)
 
 
 @compiled
@@ -261,6 +279,7 @@ def _count_on(me: Any, count: int) -> int:
     """Publish this rank's count, and wake those that sleep until it is so high; PAUSE if a peer has given up on it."""
     header = _header(me, me.rank)
     before = load(header)
+    store(header + CORE, sched_getcpu())
     if before < 0 or not swap(header, before, count):
         return PAUSE
     for rank in range(me.ranks):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
@@ -25,6 +26,13 @@ memmove: Call = types.ExternalFunction("memmove", types.int64(types.int64, types
 setsockopt: Call = types.ExternalFunction(
     "setsockopt", types.int32(types.int32, types.int32, types.int32, types.int64, types.uint32)
 )
+sched_getcpu: Call = types.ExternalFunction("sched_getcpu", types.int32())
+_sched_getaffinity: Call = types.ExternalFunction(
+    "sched_getaffinity", types.int32(types.int32, types.uint64, types.int64)
+)
+_sched_setaffinity: Call = types.ExternalFunction(
+    "sched_setaffinity", types.int32(types.int32, types.uint64, types.int64)
+)
 _syscall: Call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 IS_LINUX = sys.platform == "linux"
@@ -38,6 +46,7 @@ MONOTONIC = time.CLOCK_MONOTONIC
 MILLION, BILLION = 1_000_000, 1_000_000_000
 # The number of Linux's call "futex" on a processor, and what it is to do.
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine(), 0) if IS_LINUX else 0
+CORE_WORDS = 64  # of a set of 4,096 cores
 FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
 
@@ -71,6 +80,23 @@ def sleep(address: int, seen: int, nanoseconds: int, times: Any) -> None:
 def wake(address: int) -> None:
     """Wake all ranks that sleep at an address."""
     _syscall(FUTEX, address, FUTEX_WAKE, EVERY_RANK, 0, 0, 0)
+
+
+@compiled
+def leave_core(cores: Any) -> None:
+    """Move this thread to another of the cores on which it may run; ``cores`` is an array of CORE_WORDS to write in."""
+    cores[:] = 0
+    if _sched_getaffinity(0, np.uint64(8 * CORE_WORDS), cores.ctypes.data) < 0:
+        return
+    core = sched_getcpu()
+    others, word = np.int64(0), core // 64
+    cores[word] ^= np.int64(1) << (core % 64)
+    for each in cores:
+        others |= each
+    if others:
+        _sched_setaffinity(0, np.uint64(8 * CORE_WORDS), cores.ctypes.data)
+    cores[word] ^= np.int64(1) << (core % 64)
+    _sched_setaffinity(0, np.uint64(8 * CORE_WORDS), cores.ctypes.data)
 
 
 @compiled
