@@ -67,7 +67,8 @@ from torch import distributed as dist
 from collectives import calls
 from collectives.calls import CallInto, Group, Op, Tensors
 from collectives.engine.call import Call
-from collectives.engine.group import connect, group_of, perform
+from collectives.engine.group import PreparedCall, connect, group_of, perform
+from collectives.engine.group import prepare as group_prepare
 from collectives.engine.work import Work, start
 
 NON_MEMBER: Any = dist.GroupMember.NON_GROUP_MEMBER  # the group that `new_group` gives a rank outside it
@@ -274,6 +275,59 @@ def all_to_all_single(
     rows = output_split_sizes, input_split_sizes
     flatten = partial(calls.all_to_all_single, output, input, *rows, group, algorithm, segments)
     return _perform("all_to_all", flatten, group, async_op)
+
+
+def prepare(
+    collective: str,
+    *tensors: torch.Tensor,
+    op: Op = dist.ReduceOp.SUM,
+    root: int = 0,
+    group: Group = None,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> PreparedCall:
+    """Prepare a call that is performed again and again on the same tensors, as MPI 4's persistent collectives are.
+
+    ``again = prepare("all_reduce", x)``, then each ``again()`` equals ``all_reduce(x)`` without looking the call up:
+    the algorithm, the program and the tensors are kept. Every rank prepares the same call, at the same place among its
+    calls. ``tensors`` are one for "all_reduce", "broadcast" and "reduce"; an output and an input for "all_gather",
+    "reduce_scatter" and "all_to_all" of equal parts. They are contiguous. ``root`` is a global rank.
+
+    Raises ValueError for other collectives and tensors; ``again()`` raises what the functions here raise.
+
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x = torch.tensor([3.0, 4.0])
+    >>> again = prepare("all_reduce", x, op=dist.ReduceOp.AVG)
+    >>> again(), again(), x
+    (None, None, tensor([3., 4.]))
+    >>> prepare("scatter", x)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ValueError: prepare: got scatter of 1 tensors, expected all_reduce, broadcast or reduce of one, or all_gather, ...
+    >>> dist.destroy_process_group()
+    """
+    options, at = (group, algorithm, segments), _group_rank(group, root)
+    match collective, tensors:
+        case "all_reduce", (tensor,):
+            call, into = calls.all_reduce(tensor, op, *options)
+        case "broadcast", (tensor,):
+            call, into = calls.broadcast(tensor, at, *options)
+        case "reduce", (tensor,):
+            call, into = calls.reduce(tensor, op, at, *options)
+        case "all_gather", (output, given):
+            call, into = calls.all_gather([output], given, *options)
+        case "reduce_scatter", (output, given):
+            call, into = calls.reduce_scatter(output, [given], op, *options)
+        case "all_to_all", (output, given):
+            call, into = calls.all_to_all_single(output, given, None, None, *options)
+        case _:
+            raise ValueError(
+                f"prepare: got {collective} of {len(tensors)} tensors, expected all_reduce, broadcast or reduce of one, or "
+                "all_gather, reduce_scatter or all_to_all of an output and an input"
+            )
+    if into or not all(tensor.is_contiguous() for tensor in tensors):
+        raise ValueError("prepare: got a tensor that is not contiguous, expected contiguous ones, whose memory is kept")
+    return group_prepare(call)
 
 
 def _perform(collective: str, flatten: Callable[[], CallInto], group: Group, async_op: bool) -> Work | None:

@@ -55,6 +55,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         moving(check, rank, p, name, n)
     lists(check, rank, p)
     in_the_background(check, rank, p)
+    prepared(check, rank, p)
     step_by_step(check, rank, p)
     in_batches(check, rank, p)
     half_types(check, rank, p)
@@ -180,6 +181,36 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
         check("an error in the background", "no algorithm 'rnig'" in str(error))
     else:
         check("an error in the background", False)
+
+
+def prepared(check: Check, rank: int, p: int) -> None:
+    """Prepared calls take what is in their tensors each time, between calls of other kinds."""
+    for n, algorithm in itertools.product((0, 1, 7, 1000), ("auto", "ring")):
+        x, out, parts = torch.empty(n), torch.empty(p * n), torch.empty(p * n)
+        calls = {
+            "all_reduce": collectives.prepare("all_reduce", x, op=dist.ReduceOp.MAX, algorithm=algorithm),
+            "reduce": collectives.prepare("reduce", x, root=p - 1),
+            "broadcast": collectives.prepare("broadcast", x, root=p - 1),
+            "all_gather": collectives.prepare("all_gather", out, x, algorithm=algorithm),
+            "reduce_scatter": collectives.prepare("reduce_scatter", x, parts, algorithm=algorithm),
+            "all_to_all": collectives.prepare("all_to_all", out, parts),
+        }
+        every = torch.arange(p).repeat_interleave(n)
+        for turn, (collective, again) in itertools.product(range(3), calls.items()):
+            x.fill_(rank + turn)
+            parts.copy_(every + 10 * rank + turn)
+            again()
+            expected = {
+                "all_reduce": (x, p - 1 + turn),
+                "reduce": (x, p * (p - 1) / 2 + p * turn if rank == p - 1 else rank + turn),
+                "broadcast": (x, p - 1 + turn),
+                "all_gather": (out, every + turn),
+                "reduce_scatter": (x, 5 * p * (p - 1) + p * (rank + turn)),
+                "all_to_all": (out, 10 * every + rank + turn),
+            }
+            found, whole = expected[collective]
+            right = torch.equal(found, torch.as_tensor(whole).to(found.dtype).expand_as(found))
+            check(f"prepared {collective} {algorithm} of {n}, turn {turn}", right)
 
 
 def follow(program: Plan, tensor: torch.Tensor) -> None:
