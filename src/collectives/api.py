@@ -322,8 +322,8 @@ def prepare(
             call, into = calls.all_to_all_single(output, given, None, None, *options)
         case _:
             raise ValueError(
-                f"prepare: got {collective} of {len(tensors)} tensors, expected all_reduce, broadcast or reduce of one, or "
-                "all_gather, reduce_scatter or all_to_all of an output and an input"
+                f"prepare: got {collective} of {len(tensors)} tensors, expected all_reduce, broadcast or reduce "
+                "of one, or all_gather, reduce_scatter or all_to_all of an output and an input"
             )
     if into or not all(tensor.is_contiguous() for tensor in tensors):
         raise ValueError("prepare: got a tensor that is not contiguous, expected contiguous ones, whose memory is kept")

@@ -226,10 +226,10 @@ def _in_stages(key: ScheduleKey, ranks_per_host: int) -> Parts:
             parts.append(stage.schedule)
             continue
         ranks = range(first, first + ranks_per_host)
-        published = slot_plan(stage.on_host(ranks), key.rank - first, finished)
-        if published is None:
+        shared = slot_plan(stage.on_host(ranks), key.rank - first, finished)
+        if shared is None:
             return ()
-        parts.append(published)
+        parts.append(shared)
     return tuple(parts)
 
 
