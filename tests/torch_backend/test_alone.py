@@ -31,7 +31,7 @@ def group() -> Iterator[Group]:
 def held(group: Group) -> tuple[list[Work], threading.Event]:
     """Three calls that begin when the event is set."""
     go = threading.Event()
-    first = group._run("barrier", [torch.ones(1)], [], [lambda: go.wait(LIMIT)])  # type: ignore[list-item]
+    first = group._run("barrier", [torch.ones(1)], [], [lambda _: go.wait(LIMIT)])  # type: ignore[list-item, return-value]
     return [first, *[dist.all_reduce(torch.ones(3), async_op=True) for _ in range(2)]], go
 
 
