@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Performed(NamedTuple):
-    """How a back end performed a call: its algorithm, and the segments of a chunk if the back end knows them.
+    """A call as a back end has performed it: its algorithm, and the segments of a chunk if the back end knows them.
 
     ``machine`` is the one by which "auto" has chosen; None if it did not choose, or by `autotune.DEFAULT`. ``executor``
     says what of ours followed the program: compiled code or Python. ``transport`` says what carried the call:

@@ -1,4 +1,4 @@
-"""What ranks tell each other before and around their data: bytes, addresses, who connects, and what a message is.
+"""The bytes that ranks exchange beside their data: addresses, the handshake of a connection, and headers of messages.
 
 A connection begins with a `HANDSHAKE`. Each message on it begins with a `HEADER`, which carries the call's `signature`,
 so ranks that call differently are told how.

@@ -283,7 +283,7 @@ class Mesh(Connections):
 
     @property
     def deadline(self) -> float:
-        """When the call has to be done, by the monotonic clock."""
+        """Return the second of the monotonic clock by which the call has to be done."""
         return self._began + self.seconds
 
     def __enter__(self) -> None:
