@@ -166,7 +166,7 @@ def all_to_all_single(
 def hand_out(output: torch.Tensor, into: Tensors) -> None:
     """Copy consecutive pieces of a call's output into tensors, except those that are such a piece themselves."""
     for tensor, piece in zip(into, torch.split(output.detach().view(-1), _lengths(into)), strict=True):
-        if tensor.data_ptr() != piece.data_ptr():
+        if tensor.data_ptr() != piece.data_ptr() or not tensor.data_ptr():  # that of a tensor without memory is 0
             tensor.detach().copy_(piece.view(tensor.shape))
 
 

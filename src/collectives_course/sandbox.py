@@ -352,7 +352,11 @@ def _waited(pid: int) -> float:
 
 
 def _other_thread_is_awake(pid: int) -> bool:
-    threads = Path("/proc", str(pid), "task").glob("*/stat")
+    """Return True if a thread of a process runs or waits for a disk; False for a process that has ended."""
+    try:
+        threads = [*Path("/proc", str(pid), "task").glob("*/stat")]
+    except OSError:
+        return False
     return any(_told(str(each)).rpartition(")")[2][1:2] in ("R", "D") for each in threads)
 
 

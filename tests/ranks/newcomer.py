@@ -60,7 +60,7 @@ def run(settings: Event, report: Callable[[Event], None]) -> None:
     if settings["what"] == "transport":
         group.execute = over_gloo  # type: ignore[assignment]
     else:
-        COMBINE[HYPOT], kernels.KERNELS[HYPOT] = torch.hypot, hypot
+        COMBINE[HYPOT], kernels.BY_OP[HYPOT] = torch.hypot, hypot
         whole = {HYPOT: torch.stack(every).square().sum(dim=0).sqrt()}
     for (collective, algorithm), (op, expected) in ((each, one) for each in executable() for one in whole.items()):
         if collective == "all_reduce":
