@@ -205,7 +205,7 @@ def test_every_all_reduce_adds_right(p: int, n: int) -> None:
 
 @pytest.mark.integration  # compiles
 def test_a_rank_that_sleeps_is_woken() -> None:
-    """By the peer, not by the end of the sleep; and it does not sleep if the count has changed meanwhile."""
+    """Wake it by the peer, before its sleep ends; it does not sleep if the count has changed meanwhile."""
     memory, times = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
     word, day = memory.ctypes.data, 86_400 * system.BILLION
 

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING calls a newcomer's first change to the engine: another transport, and another op.
+"""Add to the engine what CONTRIBUTING calls a newcomer's first change: a transport, and an op.
 
 `run` has every rank perform all algorithms over them, and reports {"case": ..., "ok": bool} for each.
 """

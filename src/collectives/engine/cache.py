@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Value]):
-    """Values by key, of at most so many bytes; the least recently used goes first. Threads may share it."""
+    """Values by key, up to a limit of bytes; the least recently used is evicted first. Threads may share it."""
 
     def __init__(self, nbytes: Callable[[Value], int], most: int = MOST) -> None:
         self._nbytes, self._most, self._used = nbytes, most, 0

@@ -124,7 +124,7 @@ class Communicator:
         return self.callers[is_background].connect()
 
     def leave_to_parent(self) -> None:
-        """In a process that was forked: close its copies of the connections, which stay the parent's."""
+        """Close the copies of the connections in a process that was forked; the parent keeps its own."""
         for caller in self.callers:
             caller.refuse(FORKED)
 
@@ -347,7 +347,7 @@ def _forget(number: int) -> None:
 
 
 def _caller(call: Call) -> Caller:
-    """Return the caller of a call. Raises ValueError where there is no process group yet."""
+    """Return the caller of a call. Raises ValueError if there is no process group yet."""
     group = call.group or dist.group.WORLD
     found = _communicators.get(id(group))
     return (found or communicator(group_of(call))).callers[call.background]

@@ -35,7 +35,7 @@ class Work(dist.Work):
     torch's C++ code takes it, too: that of DistributedDataParallel, and of the functional collectives.
 
     A call on CUDA tensors is done when its kernels are enqueued, and ``kernels`` is the event after them. Then `wait`
-    makes the current stream of ``device`` wait for them, and so does whoever waits for the future.
+    makes the current stream of ``device`` wait for them, and so does waiting for the future.
     """
 
     def __init__(
