@@ -17,7 +17,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from collectives.algorithms import ALGORITHMS, PACKED
-from collectives.wire import current_name, split
+from collectives.codecs import current_name, split
 from collectives_book import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -82,8 +82,8 @@ def test_a_rounded_mean_differs_and_is_near() -> None:
     }
     assert error[BASELINE] < 1e-6
     assert 0 < error[REORDERED] < 1e-6
-    assert all(1e-3 < error[variant] < 0.02 for variant in VARIANTS if variant.wire in ("bfloat16", "mxint8")), error
-    assert all(0.03 < error[variant] < 0.3 for variant in VARIANTS if variant.wire == "mxfp4"), error
+    assert all(1e-3 < error[variant] < 0.02 for variant in VARIANTS if variant.codec in ("bfloat16", "mxint8")), error
+    assert all(0.03 < error[variant] < 0.3 for variant in VARIANTS if variant.codec == "mxfp4"), error
 
 
 def gradients_of_all_sizes(seed: int) -> torch.Tensor:
@@ -91,20 +91,20 @@ def gradients_of_all_sizes(seed: int) -> torch.Tensor:
     return torch.randn(4, 256, generator=made) * 10.0 ** torch.randint(-12, 4, (4, 256), generator=made)
 
 
-@pytest.mark.parametrize("wire", ["mxint8", "mxfp8", "mxfp4", "bfloat16", "float16"])
-def test_what_is_sent_and_what_is_kept_are_the_gradient_exactly(wire: str) -> None:
+@pytest.mark.parametrize("codec", ["mxint8", "mxfp8", "mxfp4", "bfloat16", "float16"])
+def test_what_is_sent_and_what_is_kept_are_the_gradient_exactly(codec: str) -> None:
     gradients, residual = gradients_of_all_sizes(1).clamp(-6e4, 6e4), torch.zeros(1)
-    sent, kept = fed_back(wire, gradients, residual)
+    sent, kept = fed_back(codec, gradients, residual)
     assert torch.equal(sent + kept, gradients)
     assert not torch.equal(sent, gradients)
-    again, nothing = fed_back(wire, sent, residual)
-    assert torch.equal(again, sent), "what a wire carries it carries unchanged"
+    again, nothing = fed_back(codec, sent, residual)
+    assert torch.equal(again, sent), "what a codec carries it carries unchanged"
     assert not nothing.any()
 
 
-def backwards(wire: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batch:
+def backwards(codec: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batch:
     """The planted fault: what was kept back is taken away a second time."""
-    sent, kept = fed_back(wire, gradients, residual)
+    sent, kept = fed_back(codec, gradients, residual)
     return sent, -kept
 
 

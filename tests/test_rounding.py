@@ -1,4 +1,4 @@
-"""Errors of sums, the rounding of every dtype and wire, totals with the bits of their chunks' sums, and the command."""
+"""Errors of sums, rounding to every dtype and codec, totals with the bits of their chunks' sums, and the command."""
 
 import json
 from itertools import product
@@ -10,11 +10,11 @@ import torch
 
 from collectives import rounding
 from collectives.algorithms import build
+from collectives.codecs import CODECS
 from collectives.engine.codec import decode, encode
-from collectives.engine.codec import rounded as rounded_to_wire
+from collectives.engine.codec import rounded as rounded_to_codec
 from collectives.rounding import measure, rounded, samples, total
 from collectives.summation import summation
-from collectives.wire import WIRES
 from command import Capture, run
 
 RANKS = (16, 32, 64, 128, 256, 512, 1024)
@@ -78,16 +78,16 @@ def test_sums_that_travel_in_float32_are_rounded_once() -> None:
 
 
 def test_coarser_wires_are_less_exact_and_a_chain_that_encodes_often_more_so() -> None:
-    errors = [rms(f"two_shot/{wire}", 64) for wire in ("float32", "mxint8", "mxfp8", "mxfp4")]
+    errors = [rms(f"two_shot/{codec}", 64) for codec in ("float32", "mxint8", "mxfp8", "mxfp4")]
     assert errors == sorted(errors)
     assert rms("ring/mxint8", 64) > 3 * rms("two_shot/mxint8", 64)
     assert rms("ring/bfloat16", 64) == rms("ring", 64)
 
 
-def test_a_bound_is_stated_for_the_wire_float32_only() -> None:
+def test_a_bound_is_stated_for_the_codec_float32_only() -> None:
     data = list(samples("normal", 8, 1))
-    found = {wire: measure(build("all_reduce", f"ring/{wire}", 8), "float32", data).bound for wire in WIRES}
-    assert [wire for wire, bound in found.items() if bound is not None] == ["float32"]
+    found = {codec: measure(build("all_reduce", f"ring/{codec}", 8), "float32", data).bound for codec in CODECS}
+    assert [codec for codec, bound in found.items() if bound is not None] == ["float32"]
     assert found["float32"] == pytest.approx(8 * 2.0**-24, rel=1e-6)
 
 
@@ -102,11 +102,11 @@ def test_totals_of_whole_numbers_are_exact(dtype: str) -> None:
 @pytest.mark.parametrize(("p", "n"), [(1, 7), (2, 64), (5, 333), (8, 5)])
 def test_a_total_has_the_bits_of_each_chunk_s_own_sum(p: int, n: int) -> None:
     values = np.random.default_rng(p).normal(size=(p, n)).astype(np.float32)
-    for name, wire, dtype in product(NAMES, ("", "/bfloat16", "/mxint8", "/mxfp4"), ("float32", "bfloat16")):
+    for name, codec, dtype in product(NAMES, ("", "/bfloat16", "/mxint8", "/mxfp4"), ("float32", "bfloat16")):
         if name.endswith("doubling") and p & (p - 1):
             continue
-        schedule = build("all_reduce", name + wire, p)
-        found = summation(schedule, once=dtype == "bfloat16" and not wire)
+        schedule = build("all_reduce", name + codec, p)
+        found = summation(schedule, once=dtype == "bfloat16" and not codec)
         edges = schedule.cut(n)
         given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
         chunks = [
@@ -114,17 +114,17 @@ def test_a_total_has_the_bits_of_each_chunk_s_own_sum(p: int, n: int) -> None:
             for c, term in enumerate(found.node[0])
             if edges[c] < edges[c + 1]
         ]
-        assert total(schedule, values, dtype).tobytes() == np.concatenate(chunks)[:n].tobytes(), (name, wire, dtype)
+        assert total(schedule, values, dtype).tobytes() == np.concatenate(chunks)[:n].tobytes(), (name, codec, dtype)
 
 
-@pytest.mark.parametrize("wire", WIRES)
-def test_rounded_values_have_the_bits_of_encoded_and_decoded_ones(wire: str) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_rounded_values_have_the_bits_of_encoded_and_decoded_ones(codec: str) -> None:
     made = torch.Generator().manual_seed(0)
     values = torch.randn(200, 32, generator=made) * 10.0 ** torch.randint(-45, 38, (200, 1), generator=made)
     values[0, 0], values[1, 1], values[2], values[3, ::2] = torch.inf, torch.nan, 0.0, -0.0
     values[4:20] = torch.arange(-256, 256).view(16, 32) / 64  # half way between two numbers, and numbers themselves
     given = values.flatten()
-    both = rounded_to_wire(wire, given), decode(wire, encode(wire, given))
+    both = rounded_to_codec(codec, given), decode(codec, encode(codec, given))
     assert both[0].numpy().tobytes() == both[1].numpy().tobytes()
 
 
@@ -140,7 +140,7 @@ def test_a_better_dtype_is_more_exact() -> None:
     [
         ("all_gather", "ring", "bfloat16", (4, 3), "errors of sums: got all_gather, expected one of all_reduce"),
         ("all_reduce", "ring", "int8", (4, 3), "unknown dtype 'int8'"),
-        ("all_reduce", "ring/mxint8", "float64", (4, 3), "dtype of a sum with the wire mxint8: got float64"),
+        ("all_reduce", "ring/mxint8", "float64", (4, 3), "dtype of a sum with the codec mxint8: got float64"),
         (
             "all_reduce",
             "ring",

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from collectives.algorithms import ALGORITHMS, Algorithm, candidates
 from collectives.bounds import default_node, lower_bound, star_seconds
+from collectives.codecs import current_name
 from collectives.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine, presets
-from collectives.wire import current_name
 
 VARIABLE = "COLLECTIVES_MACHINE"
 

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from collectives.codecs import current_name
 from collectives.errors import unknown
 from collectives.units import (
     TYPED_BYTES,
@@ -31,7 +32,6 @@ from collectives.units import (
     parse_rate,
     parse_seconds,
 )
-from collectives.wire import current_name
 
 MAX_BYTES = 1 << 16
 

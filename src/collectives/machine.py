@@ -55,10 +55,10 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from collectives.codecs import current_name
 from collectives.config import FILE, AlgorithmName, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
 from collectives.errors import explain, unknown
 from collectives.schemas import VERSION, version_of
-from collectives.wire import current_name
 
 MAX_VERTICES = 1024
 LATTICES = ("mesh:", "torus:")

@@ -27,7 +27,7 @@ ELEMENTS = 1000  # in a sample of random data
 class Measured(NamedTuple):
     """Errors as shares of the RMS (root mean square) of the exact sums: RMS in the median sample, and the worst.
 
-    There is no ``bound`` for a wire other than float32.
+    There is no ``bound`` for a codec other than float32.
     """
 
     depth: int
@@ -42,11 +42,11 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     """Measure the errors of a schedule's sums of ``samples``, of shape (p, elements), rounded to ``dtype`` first.
 
     Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce` does. In a schedule
-    with a wire what is sent is rounded to that, sums are float32, and the result is rounded to both at the end.
+    with a codec what is sent is rounded to that, sums are float32, and the result is rounded to both at the end.
     Errors are those of the first chunk and the last, on the rank that ends with them. ``bound`` is for a sum without
     cancellation: a share of the sum of absolute values.
 
-    Raises ValueError for a collective that does not add, an unknown dtype, float64 with a wire, samples of another
+    Raises ValueError for a collective that does not add, an unknown dtype, float64 with a codec, samples of another
     shape, and samples whose exact sums are all zero or not finite. Source of the exact sums: `math.fsum`. Cost:
     p * elements additions a sample and chunk.
 
@@ -65,8 +65,8 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     low, median, high = median_interval(relative)
     worst = max(float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True))
     limit: float | None = bound(depth, dtype)
-    if schedule.wire:
-        is_exact = schedule.wire == "float32"
+    if schedule.codec:
+        is_exact = schedule.codec == "float32"
         limit = (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1 if is_exact else None
     return Measured(depth, limit, median, low, high, worst)
 
@@ -84,7 +84,7 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     _check(schedule, dtype, [values])
     edges, n = schedule.cut(values.shape[1]), values.shape[1]
     given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
-    sent = [np.stack([_sent(schedule.wire)(each) for each in given])] if schedule.wire else []
+    sent = [np.stack([_sent(schedule.codec)(each) for each in given])] if schedule.codec else []
     rows = np.concatenate([given, *sent])
     sums: Floats = np.empty_like(given[0])
     for tree, chunks in _shapes(schedule, _once(schedule, dtype)):
@@ -167,7 +167,7 @@ def rounded(values: Floats, dtype: str) -> Floats:
 
 def _once(schedule: Schedule, dtype: str) -> bool:
     """Return True if a sum of several is rounded once a step."""
-    return dtype in HALF and not schedule.wire
+    return dtype in HALF and not schedule.codec
 
 
 def _check(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
@@ -175,8 +175,10 @@ def _check(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
         raise ValueError(f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}")
     if dtype not in ROUNDINGS:
         raise ValueError(unknown("dtype", dtype, list(ROUNDINGS)))
-    if schedule.wire and dtype == "float64":
-        raise ValueError(f"dtype of a sum with the wire {schedule.wire}: got float64, expected float32 or a half type")
+    if schedule.codec and dtype == "float64":
+        raise ValueError(
+            f"dtype of a sum with the codec {schedule.codec}: got float64, expected float32 or a half type"
+        )
     for sample in samples:
         if sample.ndim != 2 or len(sample) != schedule.p or not sample.size:
             raise ValueError(f"data of {schedule.p} ranks: got shape {sample.shape}, expected ({schedule.p}, elements)")
@@ -205,14 +207,14 @@ def _value(schedule: Schedule, tree: ReductionTree, node: int, dtype: str, value
     if _once(schedule, dtype):
         sums: Floats = tree.evaluate(node, values, lambda each: rounded(each, dtype))
         return sums
-    sent = _sent(schedule.wire) if schedule.wire else lambda each: each
+    sent = _sent(schedule.codec) if schedule.codec else lambda each: each
     return rounded(tree.evaluate(node, values, sent=sent), dtype)
 
 
-def _sent(wire: str) -> Callable[[Floats], Floats]:
-    """Return the function that rounds numbers to a wire."""
+def _sent(codec: str) -> Callable[[Floats], Floats]:
+    """Return the function that rounds numbers to a codec."""
     import torch
 
-    from collectives.engine import codec
+    from collectives.engine.codec import rounded as rounded_to_codec
 
-    return lambda values: codec.rounded(wire, torch.from_numpy(np.ascontiguousarray(values))).numpy()
+    return lambda values: rounded_to_codec(codec, torch.from_numpy(np.ascontiguousarray(values))).numpy()

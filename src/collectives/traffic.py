@@ -19,7 +19,7 @@ class Traffic(NamedTuple):
 def traffic(schedule: Schedule, n: int) -> Traffic:
     """Count what every rank sends and receives when the buffer has ``n`` bytes (or elements), without empty messages.
 
-    A schedule with a wire has a buffer of float32, of which fewer bytes travel.
+    A schedule with a codec has a buffer of float32, of which fewer bytes travel.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> traffic(ALGORITHMS["all_reduce", "ring"](4), n=1000).sent.tolist()

@@ -12,6 +12,7 @@ from collectives.autotune import MEASURED, choose
 from collectives.bench import Settings
 from collectives.bench.results import read, write
 from collectives.bounds import height
+from collectives.codecs import RENAMED
 from collectives.figures.layout import layout
 from collectives.figures.style import mark
 from collectives.grid import grid
@@ -20,7 +21,6 @@ from collectives.schedule import Schedule, ScheduleError
 from collectives.torch_backend.options import Options
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
-from collectives.wire import RENAMED
 from sweep import sweep
 
 RANKS = range(1, 65)
@@ -342,7 +342,7 @@ def test_earlier_names_are_read_as_present_ones(old: str, new: str, tmp_path: Pa
     """Hold this for calls, settings, machine files, rows and figures; no algorithm has such a name now."""
     assert old not in {name for _, name in ALGORITHMS}
     schedule, present = (build("all_reduce", name, 5, root=1) for name in (f"{old}/bfloat16", f"{new}/bfloat16"))
-    assert (grid(schedule), schedule.wire) == (grid(present), "bfloat16")
+    assert (grid(schedule), schedule.codec) == (grid(present), "bfloat16")
     assert choose("all_reduce", 5, 8, old) == choose("all_reduce", 5, 8, new)
     assert Settings(algorithms=[old]).algorithms == [new]
     assert Options(old).of("all_reduce", 4) == new

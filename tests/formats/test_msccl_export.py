@@ -119,7 +119,7 @@ def test_a_name_cannot_leave_its_attribute() -> None:
         ),
         (("gather", "flat", 3, {}), "rccl", "collective: got gather, expected all_reduce, all_gather"),
         (("broadcast", "flat", 3, {"root": 2}), "rccl", "root: got 2, expected 0, because MSCCL XML names no root"),
-        (("all_reduce", "ring/mxint8", 3, {}), "rccl", "wire: got mxint8, expected none, because MSCCL XML names no"),
+        (("all_reduce", "ring/mxint8", 3, {}), "rccl", "codec: got mxint8, expected none, because MSCCL XML names no"),
         (("all_reduce", "ring", 400, {}), "rccl", "chunks that move: got more than 262,144"),
     ],
 )

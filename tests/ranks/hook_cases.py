@@ -52,7 +52,7 @@ def distance(algorithm: str, rank: int, p: int) -> float:
 
 
 def trained(average: Any, rank: int, p: int) -> float:
-    """How far 30 small steps over a wire lead from those of one process; infinite where replicas differ."""
+    """How far 30 small steps with a codec lead from those of one process; infinite where replicas differ."""
     alone, ours = model(), DistributedDataParallel(model(), bucket_cap_mb=1e-4)  # type: ignore[arg-type]
     ours.register_comm_hook(None, average)
     rows = slice(rank * ROWS, (rank + 1) * ROWS)

@@ -49,8 +49,8 @@ def test_what_is_sent_and_what_is_left_out_are_the_gradients() -> None:
     assert not torch.allclose(bucket, gradients, atol=0.02)
 
 
-def test_error_feedback_needs_a_wire() -> None:
-    with pytest.raises(ValueError, match=r"algorithm with error feedback: got ring, expected one with a wire"):
+def test_error_feedback_needs_a_codec() -> None:
+    with pytest.raises(ValueError, match=r"algorithm with error feedback: got ring, expected one with a codec"):
         hook("ring", error_feedback=True)
 
 

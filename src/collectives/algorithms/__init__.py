@@ -22,10 +22,10 @@ from collectives.algorithms import (
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
+from collectives.codecs import CODECS, current_name, split
 from collectives.errors import suggest, unknown
 from collectives.schedule import Schedule
 from collectives.units import MAX_CHUNKS, MAX_RANKS, MAX_RANKS_IN_PAIRS
-from collectives.wire import WIRES, current_name, split
 
 
 class Mark(NamedTuple):
@@ -241,8 +241,8 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     """Return the schedule of a named algorithm, built with those ``options`` (``root``, ``segments``, …) that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the
-    links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A wire format may follow each of them,
-    as in ``ring/mxint8``, and a name of an earlier version is read as the present one (`collectives.wire`). Raises
+    links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A codec may follow each of them,
+    as in ``ring/mxint8``, and a name of an earlier version is read as the present one (`collectives.codecs`). Raises
     ValueError for an unknown name, saying which are known, for more ranks or chunks than memory allows
     (`collectives.units`), and where the file's schedule is one for another collective or number of ranks. Raises
     ScheduleError where your function fails, or the program is wrong.
@@ -250,7 +250,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
     """
-    make, wire = _function(collective, algorithm), split(algorithm)[1]
+    make, codec = _function(collective, algorithm), split(algorithm)[1]
     _check_at_most("ranks", p, MAX_RANKS)
     if p > MAX_RANKS_IN_PAIRS and _is_in_pairs(make):
         _check_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MAX_RANKS_IN_PAIRS)
@@ -259,7 +259,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     if (schedule.collective, schedule.p) != (collective, p):
         raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
     _check_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
-    return replace(schedule, wire=wire) if wire else schedule
+    return replace(schedule, codec=codec) if codec else schedule
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:
@@ -292,9 +292,9 @@ def machine_of(algorithm: str) -> str:
 
 
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
-    name, wire = split(current_name(algorithm))
-    if wire and collective != "all_reduce":
-        raise ValueError(f"wire of {collective}: got {wire}, expected none: only an all_reduce has one")
+    name, codec = split(current_name(algorithm))
+    if codec and collective != "all_reduce":
+        raise ValueError(f"codec of {collective}: got {codec}, expected none: only an all_reduce has one")
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
     if make is None and is_for_links(name):
         from collectives.topology.trees import on_links  # needs scipy
@@ -304,7 +304,7 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
         if name == PACKED:
             raise ValueError(f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1")
         if "/" in name:
-            raise ValueError(unknown("wire", name.rpartition("/")[2], WIRES))
+            raise ValueError(unknown("codec", name.rpartition("/")[2], CODECS))
         near = suggest(name, (each for of, each in ALGORITHMS if of == collective))
         raise ValueError(f"no algorithm {name!r} for {collective!r}; {_known(collective)}{near}")
     return make

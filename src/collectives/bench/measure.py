@@ -25,11 +25,11 @@ from collectives.backends import Backend, backend, named
 from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.bounds import algbw, busbw
+from collectives.codecs import encoded_bytes, split
 from collectives.engine.call import Call, Performed
 from collectives.engine.handshake import all_gather_bytes
 from collectives.schedule import Ints, parts
 from collectives.statistics import interval_us, median_interval, microseconds
-from collectives.wire import bytes_on_wire, split
 
 T = TypeVar("T")
 
@@ -497,6 +497,6 @@ def _row(
         **interval_us(seconds),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
-        "bound_us": on and round(bound(on, wanted.collective, p, bytes_on_wire(n, nbytes, algorithm)) * 1e6, 3),
+        "bound_us": on and round(bound(on, wanted.collective, p, encoded_bytes(n, nbytes, algorithm)) * 1e6, 3),
         "wrong": wrong,
     }

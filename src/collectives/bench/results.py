@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectives.backends import BACKENDS, backend
+from collectives.codecs import current_name
 from collectives.files import replace
 from collectives.schemas import VERSION, version_of
-from collectives.wire import current_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ from collectives import units
 from collectives.algorithms import build
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, need_persistent, variables_for
+from collectives.codecs import CODECS, split
 from collectives.config import AlgorithmName
 from collectives.contracts import CONTRACTS
 from collectives.errors import unknown
@@ -16,7 +17,6 @@ from collectives.launch import links, need_where
 from collectives.machine import machine
 from collectives.schedule import check_ranks_only, parts
 from collectives.verify import check_cells, verify
-from collectives.wire import WIRES, split
 
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
@@ -104,10 +104,10 @@ class Settings(BaseModel):
         for name in dict(map(named, self.backends)):
             if missing := lacking(name, self.collective, self.op, self.dtype, self.in_place):
                 raise ValueError(missing)
-        if self.wires() and (self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")):
-            raise ValueError(f"measurement with a wire: got {self.op} of {self.dtype}, expected sum of floats")
+        if self.codecs() and (self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")):
+            raise ValueError(f"measurement with a codec: got {self.op} of {self.dtype}, expected sum of floats")
         if self.ranks > self.exact():
-            of = " or ".join([self.dtype, *self.wires()])
+            of = " or ".join([self.dtype, *self.codecs()])
             raise ValueError(f"{of} counts exactly to {self.exact()} only, too few to check {self.ranks} ranks")
         size = DTYPES[self.dtype][0]
         for nbytes in self.bytes:
@@ -115,13 +115,13 @@ class Settings(BaseModel):
                 raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
         return self
 
-    def wires(self) -> list[str]:
-        """Return the wires of the algorithms."""
-        return [wire for wire in (split(algorithm)[1] for algorithm in self.algorithms) if wire]
+    def codecs(self) -> list[str]:
+        """Return the codecs of the algorithms."""
+        return [codec for codec in (split(algorithm)[1] for algorithm in self.algorithms) if codec]
 
     def exact(self) -> int:
-        """Return the largest whole number to which the dtype and all wires count without rounding."""
-        return min([DTYPES[self.dtype][1], *(WIRES[wire].exact for wire in self.wires())])
+        """Return the largest whole number to which the dtype and all codecs count without rounding."""
+        return min([DTYPES[self.dtype][1], *(CODECS[codec].exact for codec in self.codecs())])
 
     def configurations(self) -> list[tuple[str, str]]:
         """Return (backend, algorithm) in the rows' order: ours with each algorithm, a library's own or "default"."""

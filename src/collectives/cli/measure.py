@@ -8,9 +8,9 @@ from collectives import units
 from collectives.algorithms import build, is_program, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited
+from collectives.codecs import split
 from collectives.contracts import ROOTED
 from collectives.errors import explain
-from collectives.wire import split
 
 if TYPE_CHECKING:
     from collectives.bench import Row, Settings
@@ -149,7 +149,7 @@ def _error_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS)
     known = f"{', '.join(DTYPES)} (default bf16), or its whole name"
     parser.add_argument("--dtype", default="bf16", help=known)
-    text = "sums travel in float32 and are rounded once, at the end: short for the wire float32, as in ring/float32"
+    text = "sums travel in float32 and are rounded once, at the end: short for the codec float32, as in ring/float32"
     parser.add_argument("--accumulate", choices=["fp32"], help=text)
     parser.add_argument(
         "--data", default="normal", help="normal, positive, or NAME.npy (ranks x elements; default normal)"
@@ -171,7 +171,7 @@ def _error(arguments: argparse.Namespace) -> None:
         data = list(samples(arguments.data, p, arguments.seeds))
         chosen = [arguments.algorithm] if arguments.algorithm else names(arguments.collective)
         if arguments.accumulate and split(chosen[0])[1]:
-            raise ValueError(f"--accumulate with a wire: got {chosen[0]}, expected {split(chosen[0])[0]}")
+            raise ValueError(f"--accumulate with a codec: got {chosen[0]}, expected {split(chosen[0])[0]}")
         for number, name in enumerate(f"{each}/float32" if arguments.accumulate else each for each in chosen):
             options = [option for option in OPTIONS if takes(arguments.collective, name, option)]
             schedule = build(arguments.collective, name, p, **{each: getattr(arguments, each) for each in options})

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from collectives import units
 from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, is_program, machine_of, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
+from collectives.codecs import current_name
 from collectives.files import check_new_or_file, replace
 from collectives.grid import grid
 from collectives.schedule import Schedule, Step
 from collectives.traffic import traffic
 from collectives.units import many
-from collectives.wire import current_name
 
 if TYPE_CHECKING:
     from collectives.figures.style import Picture

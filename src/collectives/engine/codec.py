@@ -1,4 +1,4 @@
-"""Encode float32 in a codec's format and decode it again (`collectives.wire` lists the formats).
+"""Encode float32 in a codec's format and decode it again (`collectives.codecs` lists the formats).
 
 Elements are rounded to nearest, ties to even. Encoding is idempotent: a rank that forwards decoded values adds no
 error, so all ranks can hold the same bits.
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from collectives.codecs import BLOCK, CODECS
 from collectives.compiled import compiled
 from collectives.engine.kernels import (
     BYTES,
@@ -37,7 +38,6 @@ from collectives.engine.kernels import (
 )
 from collectives.engine.system import call_kernel
 from collectives.schedule import Ints
-from collectives.wire import BLOCK, WIRES
 
 BIAS, NAN = 127, 255  # of a scale's byte: the exponent 0, and a block that is not finite
 POINT = 6  # fraction bits of mxint8: its unit is the scale divided by 2**6
@@ -170,16 +170,16 @@ MX_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
 
 @cache
 def codec_kernels(codec: str) -> CodecKernels:
-    """Return the kernels of one of `collectives.wire.WIRES`, for whole blocks; float32 needs none."""
+    """Return the kernels of one of `collectives.codecs.CODECS`, for whole blocks; float32 needs none."""
     if codec == "float32":
-        return CodecKernels(0, 0, WIRES[codec].bits)
+        return CodecKernels(0, 0, CODECS[codec].bits)
     if codec in MX_KERNELS:
         encode, decode = MX_KERNELS[codec]
         made = address(encode, BYTES, FLOATS, BYTES), address(decode, FLOATS, BYTES, BYTES)
     else:
         decode, encode = CONVERSIONS[getattr(torch, codec)]
         made = address(encode, HALVES, FLOATS, FLOATS), address(decode, FLOATS, HALVES, HALVES)
-    return CodecKernels(*made, WIRES[codec].bits)
+    return CodecKernels(*made, CODECS[codec].bits)
 
 
 @compiled
@@ -205,7 +205,7 @@ def encode(codec: str, values: torch.Tensor) -> torch.Tensor:
 
     A block with an infinity or a NaN decodes to NaN. Larger values saturate. Cost: two passes over the values.
     """
-    whole, each = whole_blocks(codec, values).contiguous(), WIRES[codec]
+    whole, each = whole_blocks(codec, values).contiguous(), CODECS[codec]
     if codec == "float32":
         return whole.view(torch.uint8)
     coded = torch.empty(each.nbytes(len(whole)), dtype=torch.uint8)
@@ -218,7 +218,7 @@ def decode(codec: str, coded: torch.Tensor) -> torch.Tensor:
     """Decode bytes that `encode` returned, to float32 of shape (n,)."""
     if codec == "float32":
         return coded.view(torch.float32)
-    whole, each = coded.contiguous(), WIRES[codec]
+    whole, each = coded.contiguous(), CODECS[codec]
     values = torch.empty(BLOCK * len(whole) // each.nbytes(BLOCK), dtype=torch.float32)
     at = whole.data_ptr()
     _callable(codec)[1](values.data_ptr(), at, at + len(values) * each.bits // 8, len(values))
@@ -236,7 +236,7 @@ def rounded(codec: str, values: torch.Tensor) -> torch.Tensor:
 
 def whole_blocks(codec: str, values: torch.Tensor) -> torch.Tensor:
     """Return the values as float32, padded with zeros to whole blocks; the same tensor if it is that already."""
-    missing = -len(values) % WIRES[codec].block
+    missing = -len(values) % CODECS[codec].block
     return torch.nn.functional.pad(values.float(), (0, missing)) if missing else values.float()
 
 

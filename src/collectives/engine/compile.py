@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count, pairwise
 from typing import NamedTuple
 
+from collectives.codecs import CODECS, FLOAT
 from collectives.engine.program import (
     AHEAD,
     Average,
@@ -35,7 +36,6 @@ from collectives.engine.program import (
 )
 from collectives.engine.tcp.state import flatten
 from collectives.schedule import Ints, Schedule
-from collectives.wire import FLOAT, WIRES
 
 # Of how many steps messages are kept that nothing sent has needed yet.
 LATE = 4
@@ -47,7 +47,7 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
     """Return the program of one rank, whose chunks lie between ``edges``: ``schedule.cut(n)``, or those of `compact`.
 
     ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it is left out; with
-    none the program serves every op but AVG. With a wire format the buffer is float32, and messages are encoded.
+    none the program serves every op but AVG. With a codec the buffer is float32, and messages are encoded.
     Cost: a pass over the rows of the whole schedule, and memory for this rank's messages. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
@@ -70,8 +70,8 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     writes = any(messages.receives for messages in steps)
-    if schedule.wire not in (None, "float32"):
-        coder = Coder(schedule.wire, scratch)
+    if schedule.codec not in (None, "float32"):
+        coder = Coder(schedule.codec, scratch)
         program, scratch = coder.coded(program), coder.scratch
     return as_plan(program, scratch, writes, _is_exchange(steps))
 
@@ -247,8 +247,8 @@ class Coder:
     Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
     """
 
-    def __init__(self, wire: str, scratch: int) -> None:
-        self._wire, self._end = WIRES[wire], FLOAT * scratch
+    def __init__(self, codec: str, scratch: int) -> None:
+        self._codec, self._end = CODECS[codec], FLOAT * scratch
         self._arriving: dict[int, Decode] = {}  # number of a message -> what is to be done when it has come
 
     @property
@@ -288,5 +288,5 @@ class Coder:
     def _place(self, *spans: Span) -> Span:
         """Return scratch memory for these elements, encoded."""
         start = self._end
-        self._end += self._wire.nbytes(sum(span.stop - span.start for span in spans))
+        self._end += self._codec.nbytes(sum(span.stop - span.start for span in spans))
         return Span(start, self._end, scratch=True, coded=True)

@@ -11,6 +11,7 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine, full_node
+from collectives.codecs import encoded_bytes, split
 from collectives.contracts import COMPACT
 from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
@@ -18,13 +19,12 @@ from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
 from collectives.engine.probe import choose_by_reads
 from collectives.engine.program import COMPILED, PYTHON, Plan, compact, completed, is_straight, stages
-from collectives.engine.reduce import refusal, takes_wire
+from collectives.engine.reduce import refusal, takes_codec
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, check_ranks_only
 from collectives.units import MAX_SEGMENTS_STARTED
-from collectives.wire import bytes_on_wire, split
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -108,7 +108,7 @@ class CompiledCall(NamedTuple):
     """One rank's part in calls of one key.
 
     ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its host, or a plan of
-    messages between hosts. With a ``wire`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
+    messages between hosts. With a ``codec`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
     source and target of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
     """
 
@@ -118,7 +118,7 @@ class CompiledCall(NamedTuple):
     signature: bytes
     performed: Performed
     stages: tuple[Any, ...] = ()
-    wire: str | None = None
+    codec: str | None = None
     is_shared: bool = False
     waits_for_all: bool = False
 
@@ -135,9 +135,9 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
     """Choose, build, check and compile what one rank does. Raises ValueError for what cannot be executed."""
     check(me.over, wanted)
     collective, rank, p, n, splits = wanted.collective, me.rank, me.p, wanted.elements(me.p), wanted.splits
-    algorithm, wire = split(wanted.algorithm)
+    algorithm, codec = split(wanted.algorithm)
     machine, dtype = decode_machine(me.machine), wanted.kind.dtype
-    nbytes = bytes_on_wire(n, n * dtype.itemsize, wanted.algorithm)
+    nbytes = encoded_bytes(n, n * dtype.itemsize, wanted.algorithm)
     if machine and _goes_by_memory(me, wanted, machine):
         link = machine.network
         name, segments = choose_by_reads(collective, p, nbytes, link.alpha, link.beta), 1
@@ -145,20 +145,20 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
         name, segments, _ = choose(
             collective, p, nbytes, algorithm, wanted.segments, machine, splits=splits is not None
         )
-    name = f"{name}/{wire}" if wire else name
+    name = f"{name}/{codec}" if codec else name
     averages = wanted.op == dist.ReduceOp.AVG
     key = ScheduleKey(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
     made = _plans.get((key, n, splits), partial(_compile, key, n, splits))
     same = signature(collective, name, wanted.op, dtype, None if splits is not None else n, wanted.root, segments)
     found = tuple[Any, ...]()
-    if shares_memory and not wire and (n or me.ranks_per_host == p):  # else nothing says that all have called
+    if shares_memory and not codec and (n or me.ranks_per_host == p):  # else nothing says that all have called
         parts = _parts.get((key, me.ranks_per_host), partial(_in_stages, key, me.ranks_per_host))
         found = _stages(parts, made, wanted, key, same)
     is_shared = len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
     by = machine if algorithm == "auto" else None
     performed = Performed(name, segments, by, *_executor(me, found))
     waits = wanted.barrier and (splits is not None or wanted.root is not None or n == 0)
-    return CompiledCall(made.plan, made.edges, n, same, performed, found, wire, is_shared, waits)
+    return CompiledCall(made.plan, made.edges, n, same, performed, found, codec, is_shared, waits)
 
 
 def _goes_by_memory(me: Membership, wanted: CallKey, machine: Machine) -> bool:
@@ -278,20 +278,22 @@ def check(over: str, wanted: CallKey) -> None:
         raise ValueError(f"tensors are alike in dtype, not {' and '.join(sorted(map(str, dtypes)))}")
     if why := refusal(wanted.op, wanted.kind.dtype):
         raise ValueError(why)
-    if wire := split(wanted.algorithm)[1]:
-        _check_wire(wire, over, wanted)
+    if codec := split(wanted.algorithm)[1]:
+        _check_codec(codec, over, wanted)
     if (wanted.segments or 0) > MAX_SEGMENTS_STARTED:
         raise ValueError(f"segments: got {wanted.segments}, expected at most {MAX_SEGMENTS_STARTED}")
     if not all(kind.contiguous for kind in kinds):
         raise ValueError("tensors must be contiguous")
 
 
-def _check_wire(wire: str, over: str, wanted: CallKey) -> None:
+def _check_codec(codec: str, over: str, wanted: CallKey) -> None:
     if over != "gloo":
-        raise ValueError(f"process group of a call with the wire {wire}: got {over}, expected gloo")
-    if wanted.collective == "all_reduce" and not takes_wire(wanted.op, wanted.kind.dtype):
+        raise ValueError(f"process group of a call with the codec {codec}: got {over}, expected gloo")
+    if wanted.collective == "all_reduce" and not takes_codec(wanted.op, wanted.kind.dtype):
         op, dtypes = str(wanted.op).rpartition(".")[2], "float32, float16 or bfloat16"
-        raise ValueError(f"call with the wire {wire}: got {op} of {wanted.kind.dtype}, expected SUM or AVG of {dtypes}")
+        raise ValueError(
+            f"call with the codec {codec}: got {op} of {wanted.kind.dtype}, expected SUM or AVG of {dtypes}"
+        )
 
 
 def _sizes(splits: Splits, schedule: Schedule, rank: int, algorithm: str) -> Ints:

@@ -59,9 +59,9 @@ def perform(call: Call) -> Performed:
     ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
 
-    With a wire (``ring/mxint8``, `collectives.wire`) all sums are taken in float32. What a rank sends it rounds to the
-    wire first, in its own buffer, too, and the result at the end. So all ranks end with the same bits where they do
-    without a wire. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo,
+    With a codec (``ring/mxint8``, `collectives.codecs`) all sums are taken in float32. A rank rounds what it sends to
+    the codec first, in its own buffer, too, and the result at the end. So all ranks end with the same bits where they
+    do without a codec. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo,
     and always by messages.
     """
     return _caller(call).perform(call)
@@ -222,7 +222,7 @@ class Caller:
             tensors, scratch = shared_tensors(call, made, me.rank), scratch_of(made, call.any_tensor())
             with mesh.begin(made.signature):
                 _execute_stages(made, tensors, scratch, mesh, call.op)
-        elif made.wire and mesh:
+        elif made.codec and mesh:
             _execute_coded(made, call, mesh)
         else:
             work, scratch = fill(call, made, me.rank, me.p)
@@ -284,10 +284,10 @@ def _execute_stages(
 
 def _execute_coded(made: CompiledCall, call: Call, mesh: Mesh) -> None:
     """Execute an all-reduce of the tensor as float32 in whole blocks."""
-    tensor, wire = call.flat_output(), str(made.wire)
-    work = whole_blocks(wire, tensor)
+    tensor, codec = call.flat_output(), str(made.codec)
+    work = whole_blocks(codec, tensor)
     _execute_messages(made, call, work, work.new_empty(made.plan.scratch), mesh)
-    tensor.copy_(decode(wire, encode(wire, work))[: len(tensor)])
+    tensor.copy_(decode(codec, encode(codec, work))[: len(tensor)])
 
 
 def _execute_messages(made: CompiledCall, call: Call, work: torch.Tensor, scratch: torch.Tensor, mesh: Mesh) -> None:
@@ -295,7 +295,7 @@ def _execute_messages(made: CompiledCall, call: Call, work: torch.Tensor, scratc
     with mesh.begin(made.signature):
         if mesh.segment:
             shared_memory().enter(mesh)
-        execute(made.plan, work, scratch, mesh, call.op, made.wire)
+        execute(made.plan, work, scratch, mesh, call.op, made.codec)
         if made.waits_for_all:
             barrier(mesh, pairs=call.splits is not None)
         mesh.check_aborts()

@@ -80,14 +80,14 @@ class Average(NamedTuple):
 
 
 class Encode(NamedTuple):
-    """Encode these spans, one after the other, in the call's wire format, and round them to it."""
+    """Encode these spans, one after the other, in the call's codec, and round them to it."""
 
     into: Span
     spans: tuple[Span, ...]
 
 
 class Decode(NamedTuple):
-    """Decode into a span what has come in the call's wire format."""
+    """Decode into a span what has come in the call's codec."""
 
     into: Span
     coded: Span

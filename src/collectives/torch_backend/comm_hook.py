@@ -8,8 +8,8 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, which mypy does not find there
 
 from collectives.api import all_reduce
+from collectives.codecs import split
 from collectives.engine.codec import rounded
-from collectives.wire import split
 
 Gradients = torch.futures.Future[torch.Tensor]
 
@@ -33,19 +33,21 @@ def hook(
     errors of sums are not fed back.
 
     A collective that fails raises RuntimeError in ``backward()``, which names the bucket. An algorithm that
-    `collectives list` does not have raises ValueError there. Error feedback without a wire raises ValueError here.
+    `collectives list` does not have raises ValueError there. Error feedback without a codec raises ValueError here.
     """
-    wire, residuals = split(algorithm)[1], Residuals()
-    if error_feedback and wire is None:
-        raise ValueError(f"algorithm with error feedback: got {algorithm}, expected one with a wire, as in ring/mxint8")
+    codec, residuals = split(algorithm)[1], Residuals()
+    if error_feedback and codec is None:
+        raise ValueError(
+            f"algorithm with error feedback: got {algorithm}, expected one with a codec, as in ring/mxint8"
+        )
 
     def average(state: dist.ProcessGroup | None, bucket: GradBucket) -> Gradients:
         gradients, which = bucket.buffer(), bucket.index()
         if gradients.is_cuda:
             all_reduce(gradients, dist.ReduceOp.AVG, state, algorithm=algorithm, segments=segments)
             return _done(gradients)
-        if error_feedback and wire:
-            residuals.add(which, [each.data_ptr() for each in bucket.parameters()], gradients, wire)
+        if error_feedback and codec:
+            residuals.add(which, [each.data_ptr() for each in bucket.parameters()], gradients, codec)
         work = all_reduce(gradients, dist.ReduceOp.AVG, state, True, algorithm=algorithm, segments=segments)
         if work is None:
             raise RuntimeError(f"bucket {which}: this process is not a member of the hook's process group")
@@ -60,14 +62,14 @@ class Residuals:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[list[int], torch.Tensor]] = {}
 
-    def add(self, which: int, parameters: list[int], gradients: torch.Tensor, wire: str) -> None:
-        """Add the bucket's residual to the gradients, round the sum to the wire format, and keep the error.
+    def add(self, which: int, parameters: list[int], gradients: torch.Tensor, codec: str) -> None:
+        """Add the bucket's residual to the gradients, round the sum to the codec, and keep the error.
 
         The residual of a bucket is reset if its parameters change: DistributedDataParallel rebuilds buckets once.
         """
         before, residual = self._kept.get(which, ([], gradients))
         wanted = gradients.float() + residual if before == parameters else gradients.float().clone()
-        gradients.copy_(rounded(wire, wanted))
+        gradients.copy_(rounded(codec, wanted))
         self._kept[which] = parameters, wanted - gradients.float()
 
 

@@ -31,7 +31,7 @@ from collectives import calls
 from collectives.calls import CallInto, Op, Tensors
 from collectives.engine.call import Call
 from collectives.engine.group import communicator, connect, perform
-from collectives.engine.reduce import takes_wire
+from collectives.engine.reduce import takes_codec
 from collectives.engine.work import Job, Work, end, start
 from collectives.torch_backend import flight
 from collectives.torch_backend.options import Options, from_environment
@@ -253,7 +253,7 @@ class Group(dist.ProcessGroup):
         return start(_on_stream(run, stream, kernels, used), base, collective, kernels, device)
 
     def _perform(self, call: Call, into: Tensors, whose: str) -> None:
-        floats = takes_wire(call.op, call.any_tensor().dtype)
+        floats = takes_codec(call.op, call.any_tensor().dtype)
         algorithm = self.algorithms.of(call.collective, self.size(), call.splits is not None, floats)
         segments = self.algorithms.segments
         try:

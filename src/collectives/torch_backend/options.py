@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from collectives.algorithms import ALGORITHMS, executable, is_for_links, is_own, machine_of
 from collectives.algorithms.from_file import own
+from collectives.codecs import current_name, split
 from collectives.machine import machine
-from collectives.wire import current_name, split
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
 AUTO = "auto"
@@ -22,7 +22,7 @@ class Options:
 
     It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that its schedule is for;
     or trees packed into the links of a machine, ``packed_trees@dgx1``.
-    Sums of floats by all-reduce travel by its wire, if it has one, as in ``ring/mxint8`` (`collectives.wire`).
+    Sums of floats by all-reduce travel in its codec, if it has one, as in ``ring/mxint8`` (`collectives.codecs`).
     ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from the size. Raises
     ValueError for a name that no collective has, and for one that ranks cannot execute.
     """
@@ -45,7 +45,7 @@ class Options:
         """Return the algorithm of a collective on p ranks.
 
         ``splits`` says that it is an all-to-all with split sizes, which not every algorithm can do; ``floats`` that it
-        is a sum that may travel by a wire.
+        is a sum that may travel in a codec.
 
         >>> [Options("bruck").of("all_to_all", 4, splits) for splits in (False, True)]
         ['bruck', 'auto']
@@ -54,9 +54,9 @@ class Options:
         >>> [Options("ring/mxint8").of("all_reduce", 4, floats=floats) for floats in (True, False)]
         ['ring/mxint8', 'ring']
         """
-        name, wire = split(current_name(self.algorithm))
+        name, codec = split(current_name(self.algorithm))
         chosen = self._named(name, collective, p, splits)
-        return f"{chosen}/{wire}" if wire and floats and collective == "all_reduce" else chosen
+        return f"{chosen}/{codec}" if codec and floats and collective == "all_reduce" else chosen
 
     def _named(self, name: str, collective: str, p: int, splits: bool) -> str:
         if is_own(name):

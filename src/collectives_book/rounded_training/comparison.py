@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.special import stdtrit
 
-from collectives.wire import current_name
+from collectives.codecs import current_name
 
 # A pandas.DataFrame; the types cannot say what it holds.
 Rows = Any
@@ -32,17 +32,17 @@ SHORT = {"bfloat16": "bf16", "float32": "fp32"}
 
 
 class Variant(NamedTuple):
-    """A way to sum gradients: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
+    """A way to sum gradients: the algorithm, after a slash the codec, the dtype that adds, and feedback of errors."""
 
     algorithm: str
     dtype: str = "float32"
     feedback: int = 0  # 1 where errors are fed back
 
     @property
-    def wire(self) -> str:
+    def codec(self) -> str:
         """The format of messages; the dtype itself where none is named.
 
-        >>> Variant("ring/mxint8").wire, Variant("ring", "bfloat16").wire
+        >>> Variant("ring/mxint8").codec, Variant("ring", "bfloat16").codec
         ('mxint8', 'bfloat16')
         """
         return self.algorithm.partition("/")[2] or self.dtype
@@ -54,7 +54,7 @@ class Variant(NamedTuple):
         >>> Variant("ring", "bfloat16").name, Variant("two_shot/mxfp4", feedback=1).name
         ('ring bf16', 'two-shot mxfp4 + feedback')
         """
-        said = f"{NAMES[self.algorithm.partition('/')[0]]} {SHORT.get(self.wire, self.wire)}"
+        said = f"{NAMES[self.algorithm.partition('/')[0]]} {SHORT.get(self.codec, self.codec)}"
         return f"{said} + feedback" if self.feedback else said
 
 
@@ -66,7 +66,7 @@ VARIANTS = (
     BASELINE,
     REORDERED,
     *(Variant(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "two_shot")),
-    *(Variant(f"two_shot/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (0, 1)),
+    *(Variant(f"two_shot/{codec}", feedback=fed) for codec in ("mxint8", "mxfp4") for fed in (0, 1)),
 )
 
 

@@ -26,7 +26,7 @@ from collectives_book.digits import shard
 from collectives_book.rounded_training.comparison import Variant
 from collectives_book.rounded_training.models import Batch, Task, loss
 
-# Elements that share a scale on a wire. Buffers are padded so that each chunk is a number of whole blocks.
+# Elements that share a scale in a codec. Buffers are padded so that each chunk is a number of whole blocks.
 BLOCK = 32
 
 Mean = Callable[[torch.Tensor], torch.Tensor]
@@ -73,21 +73,21 @@ def of_shards(model: nn.Module, batch: Batch, p: int) -> Batch:
     return found[1], torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
 
 
-def fed_back(wire: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batch:
+def fed_back(codec: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batch:
     """Return what workers send for their gradients and their residuals, and the residuals that remain.
 
-    Sent and kept add up to what there was, exactly: the values of a wire are near enough for their difference to be a
+    Sent and kept add up to what there was, exactly: the values of a codec are near enough for their difference to be a
     float32.
     """
     wanted = gradients + residual
-    sent = rounded(wire, wanted.flatten()).view_as(wanted)
+    sent = rounded(codec, wanted.flatten()).view_as(wanted)
     return sent, wanted - sent
 
 
 def averaging(variant: Variant, p: int, feed: Feed = fed_back) -> Mean:
     """Return a function from the gradients of p workers, (p, n), to their mean as the workers compute it, (n,).
 
-    It remembers what each worker keeps back. Raises ValueError for an algorithm, a wire or a dtype that is unknown.
+    It remembers what each worker keeps back. Raises ValueError for an algorithm, a codec or a dtype that is unknown.
     """
     schedule, residual = build("all_reduce", variant.algorithm, p), torch.zeros(1)
 
@@ -96,7 +96,7 @@ def averaging(variant: Variant, p: int, feed: Feed = fed_back) -> Mean:
         n = gradients.shape[1]
         sent = pad(gradients, (0, -n % (BLOCK * schedule.k)))
         if variant.feedback:
-            sent, residual = feed(variant.wire, sent, residual)
+            sent, residual = feed(variant.codec, sent, residual)
         return torch.from_numpy(total(schedule, sent.numpy(), variant.dtype))[:n] / p
 
     return mean

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from collectives.algorithms import build, executable, names
+from collectives.codecs import CODECS
 from collectives.engine.codec import decode, encode, rounded
 from collectives.engine.compile import plan
 from collectives.engine.program import Send
 from collectives.schedule import Schedule, ScheduleError
 from collectives.simulator.simulation import simulate
 from collectives.traffic import traffic
-from collectives.wire import WIRES
 
-MX = [wire for wire in WIRES if wire.startswith("mx")]
+MX = [codec for codec in CODECS if codec.startswith("mx")]
 
 
 def block(*values: float) -> torch.Tensor:
@@ -22,7 +22,7 @@ def block(*values: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("wire", "values", "codes", "scale"),
+    ("codec", "values", "codes", "scale"),
     [
         ("mxint8", (1.0, -0.5, 1.984375), (64, 256 - 32, 127), 127),
         ("mxfp8", (1.0, -1.125, 0.5), (0x78, 0x80 + 0x79, 0x70), 127 - 8),
@@ -36,70 +36,70 @@ def block(*values: float) -> torch.Tensor:
     ],
 )
 def test_codes_are_those_of_the_specification(
-    wire: str, values: tuple[float, ...], codes: tuple[int, ...], scale: int
+    codec: str, values: tuple[float, ...], codes: tuple[int, ...], scale: int
 ) -> None:
-    coded = encode(wire, block(*values))
+    coded = encode(codec, block(*values))
     assert coded[: len(codes)].tolist() == list(codes)
     assert coded[-1] == scale
-    assert decode(wire, coded).tolist() == block(*values).tolist()
+    assert decode(codec, coded).tolist() == block(*values).tolist()
 
 
-@pytest.mark.parametrize("wire", WIRES)
-def test_encoding_again_changes_nothing(wire: str) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_encoding_again_changes_nothing(codec: str) -> None:
     for seed, scale in enumerate((1.0, 1e-3, 300.0, 1e-37, 1e-41, 1e30)):
         values = scale * torch.randn(3200, generator=torch.Generator().manual_seed(seed))
-        once = rounded(wire, values)
-        assert torch.equal(rounded(wire, once), once)
-        assert len(encode(wire, once)) == WIRES[wire].nbytes(3200)
+        once = rounded(codec, values)
+        assert torch.equal(rounded(codec, once), once)
+        assert len(encode(codec, once)) == CODECS[codec].nbytes(3200)
 
 
-@pytest.mark.parametrize("wire", MX)
-def test_a_value_moves_by_half_a_step_of_its_block_at_most(wire: str) -> None:
+@pytest.mark.parametrize("codec", MX)
+def test_a_value_moves_by_half_a_step_of_its_block_at_most(codec: str) -> None:
     """A step is a share of the block's largest value; what is larger than every number becomes the largest."""
-    step = {"mxint8": 2.0**-6, "mxfp8": 2.0**-2, "mxfp4": 1.0}[wire]
+    step = {"mxint8": 2.0**-6, "mxfp8": 2.0**-2, "mxfp4": 1.0}[codec]
     values = torch.randn(6400, generator=torch.Generator().manual_seed(3)).view(-1, 32)
     most = values.abs().amax(1, keepdim=True)
-    apart = (rounded(wire, values.view(-1)).view(-1, 32) - values).abs() / most
+    apart = (rounded(codec, values.view(-1)).view(-1, 32) - values).abs() / most
     assert 0.2 * step < float(apart.max()) <= 0.5 * step
 
 
-@pytest.mark.parametrize("wire", WIRES)
-def test_whole_numbers_are_exact_as_far_as_the_wire_says(wire: str) -> None:
-    most = min(WIRES[wire].exact, 1 << 11)
+@pytest.mark.parametrize("codec", CODECS)
+def test_whole_numbers_are_exact_as_far_as_the_codec_says(codec: str) -> None:
+    most = min(CODECS[codec].exact, 1 << 11)
     for top in {most, most - 1, most // 2 + 1, 1}:
         numbers = torch.arange(-top, top + 1).float()
         for part in numbers.split(31):
             each = torch.cat([part, torch.tensor([float(top)])])
-            assert torch.equal(rounded(wire, each), each)
+            assert torch.equal(rounded(codec, each), each)
 
 
-@pytest.mark.parametrize("wire", MX)
-def test_what_is_not_finite_makes_its_block_nan_and_no_other(wire: str) -> None:
+@pytest.mark.parametrize("codec", MX)
+def test_what_is_not_finite_makes_its_block_nan_and_no_other(codec: str) -> None:
     for bad in (float("inf"), float("-inf"), float("nan")):
         values = torch.ones(96)
         values[40] = bad
-        found = rounded(wire, values)
+        found = rounded(codec, values)
         assert found[32:64].isnan().all()
         assert torch.equal(found[:32], torch.ones(32))
         assert torch.equal(found[64:], torch.ones(32))
 
 
-@pytest.mark.parametrize("wire", MX)
-def test_a_block_that_is_not_finite_has_codes_of_zeros(wire: str) -> None:
+@pytest.mark.parametrize("codec", MX)
+def test_a_block_that_is_not_finite_has_codes_of_zeros(codec: str) -> None:
     for bad in (float("inf"), float("-inf"), float("nan")):
-        *codes, scale = encode(wire, block(1.0, bad, -1.0, -0.0)).tolist()
+        *codes, scale = encode(codec, block(1.0, bad, -1.0, -0.0)).tolist()
         assert (set(codes), scale) == ({0}, 255)
 
 
-@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-def test_half_types_are_converted_as_torch_does(wire: str) -> None:
+@pytest.mark.parametrize("codec", ["float16", "bfloat16"])
+def test_half_types_are_converted_as_torch_does(codec: str) -> None:
     """Every half number to float32. Back every upper half of a float32, with lower ones that are ties, or almost."""
-    upper, dtype = torch.arange(1 << 16) << 16, getattr(torch, wire)
+    upper, dtype = torch.arange(1 << 16) << 16, getattr(torch, codec)
     every = (upper >> 16).to(torch.int16).view(dtype)
-    assert torch.allclose(decode(wire, every.view(torch.uint8)), every.float(), 0, 0, equal_nan=True)
+    assert torch.allclose(decode(codec, every.view(torch.uint8)), every.float(), 0, 0, equal_nan=True)
     for lower in (0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xF000, 0xFFFF):
         values = (upper + lower).to(torch.int32).view(torch.float32)
-        found, wanted = encode(wire, values).view(dtype), values.to(dtype)
+        found, wanted = encode(codec, values).view(dtype), values.to(dtype)
         is_alike = found.view(torch.int16) == wanted.view(torch.int16)
         assert (is_alike | (found.isnan() & wanted.isnan())).all()
 
@@ -121,9 +121,9 @@ SIZES = {
 }
 
 
-def nearest(wire: str, values: torch.Tensor) -> torch.Tensor:
-    """What a wire makes of blocks, by definition: of all numbers of the format the nearest, or the even one of two."""
-    exponent, least, sizes = SIZES[wire]
+def nearest(codec: str, values: torch.Tensor) -> torch.Tensor:
+    """What a codec makes of blocks, by definition: of all numbers of the format the nearest, or the even one of two."""
+    exponent, least, sizes = SIZES[codec]
     blocks, sizes = values.double().view(-1, 32), sizes.double()
     powers = torch.frexp(blocks.abs().amax(1, keepdim=True)).exponent - 1 - exponent
     units = torch.ldexp(torch.ones_like(powers), powers.clamp(least, 127)).double()
@@ -134,28 +134,28 @@ def nearest(wire: str, values: torch.Tensor) -> torch.Tensor:
     return (torch.where(goes_up, sizes[above], sizes[above - 1]) * units).copysign(blocks).float().view(-1)
 
 
-@pytest.mark.parametrize("wire", MX)
+@pytest.mark.parametrize("codec", MX)
 @pytest.mark.parametrize("most", [20, 300, 1 << 24], ids=["many ties", "ties", "any"])
-def test_each_number_becomes_the_nearest_of_its_block(most: int, wire: str) -> None:
+def test_each_number_becomes_the_nearest_of_its_block(most: int, codec: str) -> None:
     """Blocks around all exponents, those of subnormal numbers and of the largest, too."""
     made = torch.Generator().manual_seed(most)
     numbers = torch.randint(-most, most + 1, (1 << 15, 32), generator=made)
     powers = torch.arange(1 << 15)[:, None] % 278 - 150 - torch.randint(0, 7, (1 << 15, 32), generator=made)
     values = torch.ldexp(numbers.double() / most, powers).float().view(-1)
-    assert torch.equal(rounded(wire, values), nearest(wire, values))
+    assert torch.equal(rounded(codec, values), nearest(codec, values))
 
 
-@pytest.mark.parametrize("wire", WIRES)
-def test_values_need_not_be_float32_or_side_by_side(wire: str) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_need_not_be_float32_or_side_by_side(codec: str) -> None:
     values = torch.randn(200, generator=torch.Generator().manual_seed(5)).bfloat16()[::2]
-    assert torch.equal(rounded(wire, values), rounded(wire, values.float().contiguous()))
-    assert torch.equal(encode(wire, values[:64].float()[::2]), encode(wire, values[:64:2].float().contiguous()))
+    assert torch.equal(rounded(codec, values), rounded(codec, values.float().contiguous()))
+    assert torch.equal(encode(codec, values[:64].float()[::2]), encode(codec, values[:64:2].float().contiguous()))
 
 
 @pytest.mark.parametrize("name", names("all_reduce", executable()))
 def test_bytes_are_counted_as_ranks_send_them(name: str) -> None:
-    for wire, p, n in (("mxint8", 1, 70), ("mxfp4", 2, 1), ("mxfp4", 5, 1000), ("bfloat16", 5, 333), ("mxfp8", 6, 99)):
-        schedule = build("all_reduce", f"{name}/{wire}", p, segments=2)
+    for codec, p, n in (("mxint8", 1, 70), ("mxfp4", 2, 1), ("mxfp4", 5, 1000), ("bfloat16", 5, 333), ("mxfp8", 6, 99)):
+        schedule = build("all_reduce", f"{name}/{codec}", p, segments=2)
         edges, counted = schedule.cut(n), traffic(schedule, 4 * n)
         for rank in range(p):
             sends = [do for do in plan(schedule, rank, edges).instructions() if isinstance(do, Send)]
@@ -168,23 +168,23 @@ def test_a_simulated_time_falls_with_the_bytes() -> None:
     from collectives.machine import machine
 
     times = {
-        wire: simulate(build("all_reduce", f"ring/{wire}", 8), machine("textbook"), 1 << 30).seconds
-        for wire in ("float32", "bfloat16", "mxint8")
+        codec: simulate(build("all_reduce", f"ring/{codec}", 8), machine("textbook"), 1 << 30).seconds
+        for codec in ("float32", "bfloat16", "mxint8")
     }
     assert times["float32"] / times["bfloat16"] == pytest.approx(2, rel=0.01)
     assert times["float32"] / times["mxint8"] == pytest.approx(32 / 8.25, rel=0.01)
 
 
-def test_a_wire_belongs_to_an_all_reduce() -> None:
+def test_a_codec_belongs_to_an_all_reduce() -> None:
     with pytest.raises(
-        ScheduleError, match=r"wire of a schedule: got mxint8 in broadcast, expected one of float32, .*"
+        ScheduleError, match=r"codec of a schedule: got mxint8 in broadcast, expected one of float32, .*"
     ):
-        Schedule("broadcast", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), root=0, wire="mxint8")
-    with pytest.raises(ScheduleError, match="wire of a schedule: got int8 in all_reduce"):
-        Schedule("all_reduce", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), wire="int8")
+        Schedule("broadcast", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), root=0, codec="mxint8")
+    with pytest.raises(ScheduleError, match="codec of a schedule: got int8 in all_reduce"):
+        Schedule("all_reduce", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), codec="int8")
 
 
-def test_chunks_of_a_wire_have_whole_blocks() -> None:
+def test_chunks_of_a_codec_have_whole_blocks() -> None:
     edges = build("all_reduce", "ring/mxfp8", 5).cut(333)
     assert (np.diff(edges) % 32 == 0).all()
     assert edges[-1] == 352
