@@ -9,12 +9,13 @@ import pytest
 import torch
 from fake_nccl import DEVICE, Group, NcclError, Tensor, World, install
 from torch import distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
 
 import collectives
 from collectives.algorithms import executable
 from collectives.engine import buffers, nccl
 from collectives.engine.compile import PIECE
-from collectives.engine.program import Recv, Send
+from collectives.engine.program import Recv, Send, Span
 from ranks import gpu_check
 from ranks.gpu_check import CheckedCall, begin, cases
 from sweep import each
@@ -155,6 +156,58 @@ def test_a_long_reduction_is_one_kernel(world: Callable[[int], World]) -> None:
     assert w.kernels["aten.add.out"] == 2
 
 
+def test_batches_through_a_wrapper_that_offers_none(world: Callable[[int], World]) -> None:
+    """Leave the batches to torch, as under TORCH_DISTRIBUTED_DEBUG=DETAIL; the sums are the same."""
+    w = world(3)
+    group, tensors = w.group(), on_gpu([torch.full((7,), float(rank)) for rank in range(3)])
+    for rank in range(3):
+        group[rank].supports_coalescing = False
+        with w.on(rank):
+            collectives.all_reduce(tensors[rank], group=group[rank], algorithm="ring")
+    w.run()
+    assert tolists(tensors) == [[3.0] * 7] * 3
+
+
+def test_torch_has_the_calls_of_a_batch() -> None:
+    """Exchange one batch through a process group of torch itself, whose backend moves nothing."""
+    group, backend = dist.ProcessGroup(dist.HashStore(), 0, 2), FakeProcessGroup._create_internal(0, 2)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    tensor = torch.ones(4)
+    batch = Send(0, 1, 0, (Span(0, 2),)), Recv(1, 1, 0, Span(2, 4))
+    nccl._in_one_group(batch, [tensor[:2], tensor[2:]], group)
+
+
+def test_complex_numbers(world: Callable[[int], World]) -> None:
+    w = world(2)
+    group, tensors = w.group(), on_gpu([torch.full((5,), 1j + rank) for rank in range(2)])
+    for rank in range(2):
+        with w.on(rank):
+            collectives.broadcast(tensors[rank], 1, group[rank], algorithm="chain", segments=2)
+    w.run()
+    assert tolists(tensors) == [[1 + 1j] * 5] * 2
+
+
+def test_a_message_that_fails_names_rank_and_step(
+    world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Close the batch of a message that fails: else NCCL would take all later calls for more of it."""
+    w = world(2)
+    group = w.group()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("NCCL communicator was aborted on rank 0.")
+
+    monkeypatch.setattr(Group, "send", fails)
+    with (
+        w.on(0),
+        pytest.raises(
+            RuntimeError, match=r"all_reduce by ring failed on rank 0, in step 0, sending to rank 1: NCCL .* aborted"
+        ),
+    ):
+        collectives.all_reduce(on_gpu([torch.ones(4)])[0], group=group[0], algorithm="ring")
+    assert group[0].batch is None
+
+
 # What follows breaks a rule on purpose: the fake has to name it.
 
 
@@ -168,9 +221,8 @@ def all_reduce_on(w: World, algorithm: str, sizes: list[int]) -> None:
 
 def test_a_first_batch_without_a_collective(world: Callable[[int], World]) -> None:
     w = world(2)
-    (tensor,), group = on_gpu([torch.ones(3)]), w.group()[0]
     with w.on(0), pytest.raises(NcclError, match="rank 0, batch 0 is the first operation on its group"):
-        dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, 1, group)])
+        w.group()[0]._start_coalescing(DEVICE)
 
 
 def test_a_collective_that_a_rank_does_not_call(world: Callable[[int], World]) -> None:
@@ -227,12 +279,10 @@ def exchange_on(w: World, *programs: list[list[tuple[str, Tensor, int]]]) -> Non
         with w.on(rank):
             dist.all_reduce(torch.zeros(1, device=DEVICE), group=group[rank])
             for batch in program:
-                ops = [
-                    dist.P2POp(dist.isend if verb == "send" else dist.irecv, tensor, peer, group[rank], tag)
-                    for tag, (verb, tensor, peer) in enumerate(batch)
-                ]
-                for work in dist.batch_isend_irecv(ops):
-                    work.wait()
+                group[rank]._start_coalescing(DEVICE)
+                for tag, (verb, tensor, peer) in enumerate(batch):
+                    (group[rank].send if verb == "send" else group[rank].recv)([tensor], peer, tag)
+                group[rank]._end_coalescing(DEVICE).wait()
     w.run()
 
 

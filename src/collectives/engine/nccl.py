@@ -1,8 +1,9 @@
 """Execute one rank's program over NCCL: CUDA tensors, and all messages of a step in one batch.
 
-They are ``torch.distributed``'s point-to-point messages; waiting makes the stream wait, not this process. NCCL matches
-messages of one pair of ranks by their order, and ignores tags. A batch of more than about 250 messages can hang
-(https://github.com/pytorch/pytorch/issues/174288): flat and direct algorithms make such batches on that many ranks.
+The process group of torch sends and receives, so its watchdog, its flight recorder and its timeouts cover each batch.
+Waiting makes the stream wait, not this process. NCCL matches messages of one pair of ranks by their order, and ignores
+tags. A batch of more than about 250 messages can hang (https://github.com/pytorch/pytorch/issues/174288): flat and
+direct algorithms make such batches on that many ranks.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def execute_in_batches(
     given, so nothing is gained by giving it early. A program's batches are planned in its first call.
     """
     _first_collective(group, tensor.device)
+    if tensor.is_complex():  # which NCCL does not know
+        tensor, scratch = torch.view_as_real(tensor), torch.view_as_real(scratch)
 
     def view(span: Span) -> torch.Tensor:
         return (scratch if span.scratch else tensor)[span.start : span.stop]
@@ -96,18 +99,35 @@ def _joined(one: Reduce, more: Reduce) -> Reduce | None:
 
 def _exchange(batch: Sequence[Send | Recv], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
     """Send and receive in one batch, which is done for whatever follows on the same stream."""
-    messages = [
-        dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer)
-        if isinstance(do, Recv)
-        else dist.P2POp(dist.isend, _gathered(do, view), group=group, group_peer=do.peer)
-        for do in batch
-    ]
+    tensors = [view(do.into) if isinstance(do, Recv) else _gathered(do, view) for do in batch]
     try:
-        for work in dist.batch_isend_irecv(messages):
-            work.wait()
+        if group._get_backend(tensors[0].device).supports_coalescing:
+            _in_one_group(batch, tensors, group)
+        else:  # a wrapper, such as that of TORCH_DISTRIBUTED_DEBUG=DETAIL
+            for work in dist.batch_isend_irecv(_p2p_ops(batch, tensors, group)):
+                work.wait()
     except RuntimeError as error:
         first = batch[0]
         raise MessageError(isinstance(first, Send), first.step, global_ranks(group)[first.peer], error) from error
+
+
+def _in_one_group(batch: Sequence[Send | Recv], tensors: list[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Do what ``dist.batch_isend_irecv`` does over NCCL, without its checks, which take most of its time."""
+    device = tensors[0].device
+    group._start_coalescing(device)
+    try:
+        for do, tensor in zip(batch, tensors, strict=True):
+            (group.recv if isinstance(do, Recv) else group.send)([tensor], do.peer, 0)
+    finally:  # else NCCL takes all later calls of this thread for more of this batch
+        work = group._end_coalescing(device)
+    work.wait()
+
+
+def _p2p_ops(batch: Sequence[Send | Recv], tensors: list[torch.Tensor], group: dist.ProcessGroup) -> list[dist.P2POp]:
+    return [
+        dist.P2POp(dist.irecv if isinstance(do, Recv) else dist.isend, tensor, group=group, group_peer=do.peer)
+        for do, tensor in zip(batch, tensors, strict=True)
+    ]
 
 
 # Groups that had their first collective. A group is forgotten when it is destroyed, and never before: a rank that
