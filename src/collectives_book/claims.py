@@ -29,18 +29,12 @@ from pydantic import (
 from collectives.config import StrictModel
 from collectives.errors import explain
 from collectives_book.claim_checks import Found, prepare
-from collectives_book.figures.statements import listed, span
 
 FILE = Path(__file__).with_suffix(".yaml")
 
 Verdict = Literal["holds", "holds if", "does not hold", "excluded"]
-# Each with its sign, and its name in a table for a phone.
-VERDICTS: dict[Verdict, tuple[str, str]] = {
-    "holds": ("✓", "holds"),
-    "holds if": ("(✓)", "if"),
-    "does not hold": ("✗", "not"),
-    "excluded": ("–", "out"),
-}
+# Each with its name in a table.
+VERDICTS: dict[Verdict, str] = {"holds": "holds", "holds if": "if", "does not hold": "not", "excluded": "out"}
 
 Scalar = bool | int | float | str
 Values = tuple[Scalar, ...]
@@ -124,7 +118,7 @@ class Claim(StrictModel):
     """One claim: where it is, in our words, what it states, and how that is found here.
 
     ``at`` names the paragraphs (`places`), ``words`` are the source's, to find the sentence by.
-    ``found`` says what was done; ``{}`` in it is the value. ``page`` is the document that shows it.
+    ``found`` says what was done; ``{}`` stands for the value. ``page`` is the document that shows it.
     """
 
     at: str
@@ -137,7 +131,6 @@ class Claim(StrictModel):
     page: str
     given: Given | None = None
     note: str = ""
-    form: Literal["", ".0%", ".1%", ".3f", ".3g"] = ""
 
 
 def _kind(entry: Any) -> str:
@@ -183,7 +176,7 @@ def read(path: Path = FILE) -> tuple[Source, ...]:
 
 @cache
 def sources() -> dict[str, Source]:
-    """Return the ledger's sources by their keys, in the order of the page."""
+    """Return the ledger's sources by their keys, in the order of the file."""
     return {each.key: each for each in read()}
 
 
@@ -216,81 +209,11 @@ def judged(key: str) -> tuple[Judged, ...]:
     return tuple(map(judge, sources()[key].entries))
 
 
-# The page about them, in MyST.
-
-
-def write(found: Values, form: str = "") -> str:
-    """Return values as a sentence has them; with a form, the least and the most.
-
-    >>> write((True,)), write((1.0, -2.5, 24576)), write(("2009",)), write((0.25, 0.5), ".0%")
-    ('yes', '1, −2.5 and 24,576', '2009', '25% to 50%')
-    """
-    if form:
-        return span(map(float, found), lambda each: format(each, form).replace("-", "−"))
-    written = [_scalar(each) for each in found]
-    return listed(written[:1] if len(set(written)) == 1 else written)
-
-
-def _scalar(value: Scalar) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    written = f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
-    return written.replace("-", "−")
-
-
 def counts() -> dict[str, dict[str, int]]:
     """Return for each source how many sentences were counted, and how many entries have which verdict."""
     found = {source.name: [each.verdict for each in judged(key)] for key, source in sources().items()}
     return {
         source.name: {"sentences": sum(source.sentences.values())}
-        | {short: found[source.name].count(verdict) for verdict, (_, short) in VERDICTS.items()}
+        | {short: found[source.name].count(verdict) for verdict, short in VERDICTS.items()}
         for source in sources().values()
     }
-
-
-def slips(verdict: Verdict) -> str:
-    """Return the claims of all sources that have this verdict, as a list."""
-    return "\n".join(
-        f"- {source.name}: *{each.entry.says}* {_said(each.entry, each)} See {{doc}}`{each.entry.page}`."
-        for key, source in sources().items()
-        for each in judged(key)
-        if isinstance(each.entry, Claim) and each.verdict == verdict
-    )
-
-
-def entries(key: str) -> str:
-    """Return all entries of one source, in their order: a definition list that opens on a click."""
-    text = "\n\n".join(_entry(each, sources()[key].counted) for each in judged(key))
-    return f":::{{dropdown}} {len(judged(key))} entries\n{text}\n:::"
-
-
-def _entry(judged: Judged, counted: str) -> str:
-    entry, sign = judged.entry, VERDICTS[judged.verdict][0]
-    if isinstance(entry, Excluded):
-        lines = [f"{sign} **Excluded**: {entry.why}."]
-    else:
-        condition = f" {entry.given.condition}" if entry.given and judged.verdict == "holds if" else ""
-        rule = f"{_said(entry, judged)} Rule: {_rule(entry)}. See {{doc}}`{entry.page}`."
-        lines = [f"{sign} **{judged.verdict.capitalize()}**{condition}.", rule]
-    return f"{entry.says}\n" + "\n".join(f": {line}\n" for line in [*lines, _where(entry.at, entry.words, counted)])
-
-
-def _said(claim: Claim, judged: Judged) -> str:
-    said = [claim.found.replace("{}", write(judged.found, claim.form))]
-    if claim.given and judged.under:
-        said.append(f"If {claim.given.condition}: {write(judged.under, claim.form)}.")
-    return " ".join(filter(None, [*said, claim.note]))
-
-
-def _rule(claim: Claim) -> str:
-    of = " of" if claim.rule.startswith("within") else ""
-    return "equal" if claim.rule == "equal" else f"{claim.rule}{of} the stated value, {write(claim.states, claim.form)}"
-
-
-def _where(at: str, words: str, counted: str) -> str:
-    paragraphs = list(dict.fromkeys(paragraph for paragraph, _ in places(at)))
-    if not paragraphs[0].isdigit():  # no text to quote from: the entry describes the place
-        return f"Where: {at.replace('.', ' ')}, {words}."
-    return f"Where: {counted}{'s' * (len(paragraphs) > 1)} {listed(paragraphs)}, “{words}”."

@@ -51,7 +51,6 @@ def test_every_source_is_on_the_page_and_every_claim_leads_to_a_page_of_the_book
     assert {each.page for source in claims.read() for each in source.entries if isinstance(each, Claim)} <= pages
     text = (ROOT / "chapters" / "claims.md").read_text(encoding="utf8")
     assert set(claims.sources()) <= set(re.findall(r"\{cite:p\}`([^`]+)`", text))
-    assert list(claims.sources()) == re.findall(r'claims\.entries\("([^"]+)"\)', text)
 
 
 def spoilt(found: Values, sign: int) -> Values:
@@ -75,13 +74,6 @@ def test_entries_compute_and_their_verdicts_follow_from_the_values(key: str) -> 
         else:  # had the source said so
             said = each.entry.model_copy(update={"states": each.found, "rule": "equal"})
             assert judge(said).verdict == "holds"
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_the_page_shows_every_entry_with_its_value(key: str) -> None:
-    text = claims.entries(key)
-    assert text.count("Where: ") == len(claims.sources()[key].entries)
-    assert "{}" not in text
 
 
 def test_a_planted_wrong_value_flips_the_verdict() -> None:

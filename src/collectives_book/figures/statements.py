@@ -5,7 +5,7 @@ Two rows tie where their intervals overlap and their samples, round by round, do
 than `FEWEST` samples always tie.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from collectives.statistics import covered, median_interval, percent
@@ -18,16 +18,6 @@ FEWEST = 5
 # A pandas.DataFrame of measured rows, and one of them; the types cannot say what they hold.
 Rows = Any
 Row = Any
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return words as a sentence lists them.
-
-    >>> listed(["ring"]), listed(["ring", "tree"]), listed(["ring", "tree", "root"])
-    ('ring', 'ring and tree', 'ring, tree and root')
-    """
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def span(values: Iterable[float], form: Callable[[float], str]) -> str:
