@@ -41,7 +41,7 @@ def test_the_reference_names_the_variables_that_are_read() -> None:
         for path in (ROOT / "src").rglob("*.py")
         for name in re.findall(r'^\w+ = "(COLLECTIVES_\w+)"', path.read_text(encoding="utf8"), flags=re.MULTILINE)
     }
-    internal = {"COLLECTIVES_HUB"}  # from a launcher to its own processes
+    internal = {"COLLECTIVES_HUB", "COLLECTIVES_SHARE_GPUS"}  # from a launcher to its own processes
     (section,) = re.findall(
         r"^## What stays compatible\n(.*)\Z", (ROOT / "chapters" / "reference-api.md").read_text(), flags=re.M | re.S
     )

@@ -48,6 +48,8 @@ class Backend(ABC):
 
     # The only launcher whose ranks it works on; None if any launcher's will do, because they meet in torch's group.
     launcher: str | None = None
+    # Whether its tensors are on GPUs, which ranks can share.
+    on_gpus = False
     # Whether its threads poll all the time, so that it needs ranks of its own, not to disturb the timings of others.
     busy_polls = False
     # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of its own.

@@ -1,26 +1,53 @@
 """NCCL's part of a rank: its GPU, the process group beside gloo's, and the version."""
 
+import ctypes
 import os
 import re
+import warnings
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import distributed as dist
 
+from collectives.launch import gpus
+
+MAPS = Path("/proc/self/maps")  # the files that this process has mapped into its memory
+BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync
+
 
 def device() -> torch.device:
     """Return this rank's GPU, now the current one: the only visible one, else the one with its number on its machine.
 
-    Raises RuntimeError if there is none. Where two ranks see one and the same GPU only, NCCL itself refuses it.
+    Raises RuntimeError if there is none. Where two ranks see one and the same GPU only, NCCL itself refuses it, unless
+    the launcher has them share it.
     """
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if count == 1:
         local = 0  # a scheduler may show each task a GPU of its own, which every task calls 0
     if local >= count:
-        raise RuntimeError(f"NCCL needs a GPU for each rank: this is rank {local} of its machine, which has {count}")
+        found = f"this is rank {local} of its machine, which has {count}"
+        raise RuntimeError(f"NCCL needs a GPU for each rank: {found}; with --share-gpus ranks share them")
+    if gpus.VARIABLE in os.environ:
+        _wait_without_spinning()
     torch.cuda.set_device(local)
     return torch.device("cuda", local)
+
+
+@cache
+def _wait_without_spinning() -> None:
+    """Have this process sleep while it waits for its GPU: CUDA has to know before it makes its context."""
+    runtime = _loaded("libcudart")
+    if runtime is None or runtime.cudaSetDeviceFlags(BLOCKING_SYNC):
+        warnings.warn("CUDA spins while it waits: cudaSetDeviceFlags failed", RuntimeWarning, stacklevel=2)
+
+
+def _loaded(name: str) -> ctypes.CDLL | None:
+    """Return a library that this process has loaded, by the beginning of its file's name; None without it."""
+    is_library = re.compile(rf"{name}(-\w+)?\.so[.\d]*").fullmatch
+    lines = MAPS.read_text().splitlines() if MAPS.exists() else []
+    paths = [line.split(maxsplit=5)[-1] for line in lines if "/" in line]
+    return next((ctypes.CDLL(path) for path in paths if is_library(Path(path).name)), None)
 
 
 @cache
@@ -48,5 +75,12 @@ def driver() -> str:
 
 
 def version() -> str:
-    """Return the version of the NCCL in torch, such as 2.27.3."""
-    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    """Return the version of the NCCL that this process has loaded, such as 2.27.3; torch's own where none is a file.
+
+    With LD_PRELOAD torch still reports the version that it was built with.
+    """
+    number, library = ctypes.c_int(), _loaded("libnccl")
+    if library is None or library.ncclGetVersion(ctypes.byref(number)):
+        return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    major, rest = divmod(number.value, 10_000)
+    return f"{major}.{rest // 100}.{rest % 100}"

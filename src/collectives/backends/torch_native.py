@@ -40,6 +40,8 @@ class OnCpus(Backend):
 class OnGpus(OnCpus):
     """Keep tensors on a GPU for each rank, and ranks in an NCCL group beside gloo's."""
 
+    on_gpus = True
+
     def version(self) -> str:
         """Return NCCL's and torch's version. Raises ImportError without a GPU, or if torch is built without CUDA."""
         name = super().version()

@@ -7,8 +7,8 @@ import psutil  # type: ignore[import-untyped]
 
 from collectives import units
 from collectives.backends import backend, named, need
-from collectives.bench.settings import DTYPES, OPS, OURS, Row, Settings, group_by_launch, where_for
-from collectives.launch import launch
+from collectives.bench.settings import DTYPES, OPS, OURS, Row, Settings, group_by_launch, shares_gpus, where_for
+from collectives.launch import gpus, launch
 from collectives.units import format_bytes
 
 __all__ = [
@@ -27,12 +27,15 @@ __all__ = [
 def check_here(wanted: Sequence[Settings]) -> None:
     """Raise ImportError, with the reason, if a back end is absent whose ranks would be on this machine.
 
-    Raises ValueError if this machine's memory cannot hold the least that these ranks need.
+    Raises ValueError if this machine's memory cannot hold the least that these ranks need, or its cores do not suffice
+    for ranks that share GPUs.
     """
     for settings in wanted:
         here = [name for name in dict(map(named, settings.backends)) if runs_here(settings.where, name)]
         for name in here:
             need(name)
+            if shares_gpus(name, settings):
+                gpus.need(settings.ranks)
         # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
         buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
         needed, memory = settings.ranks * (units.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
@@ -74,6 +77,7 @@ def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _
             timeout=sum(one.timeout for one in parts),
             environment=first.variables(),
             on_event=on_event,
+            share_gpus=shares_gpus(named(first.backends[0])[0], first),
         )
         measured.rows.extend(row for event in events for row in event.get("rows", []))
         measured.environment.extend(next(event["environment"] for event in events if "environment" in event))

@@ -375,10 +375,10 @@ def _timing(wanted: Settings, one: Backend) -> str:
 
 
 def _clock(where: str, one: Backend) -> str:
-    """Return the clock that times a call: a GPU's own, or on emulated hosts the one that their ranks have in common."""
-    if one.device().type == "cuda":
-        return "gpu"
-    return "agreed" if where.startswith("cluster") else "met"
+    """Return the clock that times a call: on emulated hosts the one that their ranks share, else a GPU's own."""
+    if where.startswith("cluster"):
+        return "agreed"
+    return "gpu" if one.device().type == "cuda" else "met"
 
 
 def _back_to_back(case: _Case, calls: int) -> list[float]:
@@ -419,15 +419,24 @@ def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
 def _on_the_common_clock(act: Callable[[], None], one: Backend, _: str) -> float:
     """Return the seconds of a call from a moment that all ranks have agreed on before it came.
 
-    For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
+    For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart: after a ring
+    one hop. A GPU is idle when the moment comes, and has finished the call when the time ends.
     """
+    _finish(one)
     start = _latest(time.monotonic()) + 3 * _trip()
     time.sleep(max(0.0, start - time.monotonic()))
     act()
+    _finish(one)
     seconds = time.monotonic() - start
     one.flush()
     time.sleep(_trip())  # a rank that is done leaves the processor to the others
     return seconds
+
+
+def _finish(one: Backend) -> None:
+    """Wait until this rank's GPU is idle, if it has one."""
+    if one.device().type == "cuda":
+        torch.cuda.synchronize()
 
 
 @cache
@@ -453,8 +462,8 @@ def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend, collective: str) 
     """Return the seconds from when all ranks' GPUs are ready until this rank's GPU has finished the call.
 
     Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has arrived, so the time
-    has no skew of the hosts, and most of a launch is hidden behind it. On very slow networks ranks still begin up to a
-    hop apart, because a ring's or tree's last messages arrive one after the other.
+    has no skew of the hosts, and most of a launch is hidden behind it. Ranks still begin up to a hop apart, because a
+    ring's or tree's last messages arrive one after the other: too far on emulated hosts.
     """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     met = torch.zeros(dist.get_world_size(), device=one.device())

@@ -54,6 +54,9 @@ class Settings(BaseModel):
     20, unless the settings have others, and each back end has ranks of its own. Without it every call begins when all
     ranks have come. With ``persistent`` a call is prepared once and then started again and again, as by MPI 4's
     ``MPI_Allreduce_init``.
+
+    With ``share_gpus`` ranks on loopback may be more than this machine has GPUs: each is a host of its own to NCCL.
+    Emulated hosts always share GPUs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,6 +77,7 @@ class Settings(BaseModel):
     machine: str | None = None
     repetitions: Repetitions = 20
     warmups: Annotated[Whole, Field(le=units.MAX_REPETITIONS)] = 3
+    share_gpus: Flag = False
     timeout: Annotated[float, Field(gt=0, le=units.MAX_SECONDS, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="before")
@@ -86,7 +90,7 @@ class Settings(BaseModel):
         for what, known in (("collective", CONTRACTS), ("dtype", DTYPES), ("op", OPS)):
             if (value := getattr(self, what)) not in known:
                 raise ValueError(unknown(what, value, list(known)))
-        need_where(self.where, self.ranks)
+        need_where(self.where, self.ranks, share_gpus=self.share_gpus)
         if self.machine is not None:
             machine(self.machine)
         for typed in self.backends:
@@ -161,11 +165,17 @@ def launcher_for(name: str, where: str) -> str:
     return where if where.startswith("cluster") else backend(name).launcher or where
 
 
+def shares_gpus(name: str, settings: Settings) -> bool:
+    """Return True if ranks of a back end may be more than this machine has GPUs: asked for, or on emulated hosts."""
+    return backend(name).on_gpus and (settings.share_gpus or settings.where.startswith("cluster"))
+
+
 def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
     """Split settings by back ends, and return the parts of each launch.
 
-    Back ends share a launch if what starts their ranks, the number of ranks and the variables are the same, and none
-    of them polls while others are measured. Back to back each has a launch of its own.
+    Back ends share a launch if what starts their ranks, the number of ranks and the variables are the same, if all or
+    none have ranks that share GPUs, and if none of them polls while others are measured. Back to back each has a launch
+    of its own.
 
     >>> both = Settings(backends=["p2p", "horovod", "gloo"])
     >>> [[(one.where, one.backends) for one in parts] for parts in group_by_launch([both])]
@@ -178,7 +188,7 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
             variables = settings.model_copy(update={"backends": [typed]}).variables()
             where = launcher_for(name, settings.where)
             alone = name if settings.back_to_back or backend(name).busy_polls else None
-            key = where, alone, settings.ranks, frozenset(variables.items())
+            key = where, alone, settings.ranks, shares_gpus(name, settings), frozenset(variables.items())
             launches.setdefault(key, {}).setdefault(nth, []).append(typed)
     return [
         [wanted[nth].model_copy(update={"where": key[0], "backends": backends}) for nth, backends in parts.items()]

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from collectives.schedule import Schedule
 from collectives.units import duration, format_bytes
 
 if TYPE_CHECKING:
+    from collectives.launch.gpus import Environments
     from collectives.machine import Machine
     from collectives.simulator.scaling import Case
 
@@ -150,6 +152,8 @@ def _cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks-per-host", type=int, default=1, help="how often COMMAND runs on a host (default 1)")
     parser.add_argument("--racks", type=int, default=1, help="groups of neighbours that share an uplink (default 1)")
     parser.add_argument("--uplink", help="rate of a rack's uplink; a message over it pays the latency once more")
+    text = "hosts share the GPUs of this machine, by MPS (default: if it has GPUs)"
+    parser.add_argument("--share-gpus", action=argparse.BooleanOptionalAction, help=text)
     parser.add_argument("--timeout", type=seconds, default=3600, help="seconds for COMMAND (default 3600)")
     parser.add_argument("--check", action="store_true", help="measure round trip, rate, all to one and all pairs")
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="what runs on the hosts")
@@ -168,15 +172,42 @@ def _cluster(arguments: argparse.Namespace) -> int:
             f"--check: got {arguments.hosts} hosts in {arguments.racks} racks, expected two or more in one"
         )
     check_hosts(arguments.hosts, arguments.ranks_per_host)
-    network = arguments.latency, arguments.rate
-    with cluster(arguments.hosts, *network, racks=arguments.racks, uplink=arguments.uplink) as hosts:
+    network = {"racks": arguments.racks, "uplink": arguments.uplink}
+    with ExitStack() as stack:
+        shared = _shared_gpus(arguments, stack)
+        made = cluster(arguments.hosts, arguments.latency, arguments.rate, private_memory=not shared, **network)
+        hosts = stack.enter_context(made)
         if not arguments.check:
-            return hosts.run(arguments.words, ranks_per_host=arguments.ranks_per_host, timeout=arguments.timeout)
+            how = {"ranks_per_host": arguments.ranks_per_host, "timeout": arguments.timeout}
+            how |= {"environment": shared.common, "own": shared.own} if shared else {}
+            return hosts.run(arguments.words, **how)
         if not arguments.json:
             out(HEADING)
         latency = units.parse_seconds(arguments.latency)
         check(hosts, latency, lambda row: out_row(row, line(row), arguments.json))
     return 0
+
+
+def _shared_gpus(arguments: argparse.Namespace, stack: ExitStack) -> "Environments | None":
+    """Share GPUs among the hosts' ranks until the stack ends; return the ranks' variables, or None without GPUs.
+
+    A command may need no GPU: where sharing is not asked for, what forbids it is only printed.
+    """
+    from collectives.emulator import name
+    from collectives.emulator.hosts import INTERFACE
+    from collectives.launch import gpus
+
+    asked, each = arguments.share_gpus, arguments.ranks_per_host
+    if arguments.check or asked is False or not (asked or gpus.visible()):
+        return None
+    try:
+        names = [name(rank // each) for rank in range(arguments.hosts * each)]
+        return stack.enter_context(gpus.shared(names, INTERFACE))
+    except ValueError as error:
+        if asked:
+            raise
+        print(f"collectives: COMMAND cannot use NCCL: {error}", file=sys.stderr)
+        return None
 
 
 def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:

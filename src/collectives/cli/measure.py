@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The options of `bench` that are fields of `collectives.bench.Settings`, with the same defaults.
 FIELDS: tuple[str, ...] = ("algorithms", "backends", "where", "dtype", "op", "root", "in_place")
-FIELDS += ("back_to_back", "persistent", "segments", "machine", "repetitions", "warmups", "timeout")
+FIELDS += ("back_to_back", "persistent", "segments", "machine", "share_gpus", "repetitions", "warmups", "timeout")
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 HEAD = f"{'algorithm':<28} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
@@ -48,6 +48,8 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--machine", help=text)
     text = "no barrier between the timed calls of a back end, each in a launch of its own, as OSU and nccl-tests time"
     add("--back-to-back", action="store_true", help=text)
+    text = "more ranks on loopback than GPUs, each a host of its own to NCCL; emulated hosts do so anyway"
+    add("--share-gpus", action="store_true", help=text)
     text = "calls that are prepared once, as MPI 4's MPI_Allreduce_init, by back ends that have them"
     add("--persistent", action="store_true", help=text)
     add("--repetitions", type=number, help="timed calls (default 20, or 200 back to back)")

@@ -91,8 +91,11 @@ class Cluster:
         ranks_per_host: int = 1,
         timeout: float = 600.0,
         environment: Mapping[str, str] | None = None,
+        own: Sequence[Mapping[str, str]] = (),
     ) -> int:
         """Run a command once for each rank, with the variables that torchrun sets; all end when one fails.
+
+        ``environment`` is added for all ranks, and ``own``, if given, has variables for each of them.
 
         Returns 0 or the first other exit code: 128 plus the number of the signal if one ended a rank, as in a shell.
         Raises TimeoutError after ``timeout`` seconds. All ranks have ended in either case.
@@ -104,7 +107,8 @@ class Cluster:
             started: list[ChildProcess] = []
             stack.callback(end, started)
             for rank in ranks:
-                variables = self.variables(rank, ranks_per_host) | dict(environment or {})
+                variables = self.variables(rank, ranks_per_host) | dict(own[rank] if own else {})
+                variables |= dict(environment or {})
                 started.append(self.popen(rank // ranks_per_host, command, environment=variables))
             while True:
                 codes = [process.poll() for process in started]
@@ -166,11 +170,13 @@ def cluster(
     *,
     racks: int = 1,
     uplink: str | None = None,
+    private_memory: bool = True,
 ) -> Iterator[Cluster]:
     """Make hosts joined by links of this latency (one way, host to host) and rate (each way), until the block ends.
 
     With ``racks`` neighbouring hosts share a rack. Packets that leave a rack share its uplink of rate ``uplink``, and
-    take the latency once more. Raises ValueError for invalid numbers, and ClusterError, whose message says what to
+    take the latency once more. Without ``private_memory`` all hosts have this machine's /dev/shm, through which CUDA's
+    MPS serves several processes. Raises ValueError for invalid numbers, and ClusterError, whose message says what to
     change, if the system does not allow namespaces or devices.
     """
     link = link_rate(rate), link_latency(latency)
@@ -187,7 +193,7 @@ def cluster(
     open_streams()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up}
+        wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up, "private_memory": private_memory}
         command = [sys.executable, "-m", "collectives.emulator.fabric", str(os.getpid()), str(theirs.fileno())]
         # A process with threads, which numpy's library starts, may not enter a user namespace.
         single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -98,7 +98,7 @@ def prepare() -> None:
         raise OSError(NO_NAMESPACES.format(error.strerror)) from None
 
 
-def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
+def make(host: int, hosts: int, life: tuple[int, int], private_memory: bool) -> Host:
     """Make a host that ends when the pipe ``life`` closes. Raises OSError, whose message says what to change."""
     _unshare(CLONE_NEWNET)
     device = _device(host)
@@ -107,7 +107,7 @@ def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
-        _fork_host(host, hosts, life[0], writer)
+        _fork_host(host, hosts, life[0], writer, private_memory)
     os.close(writer)
     with os.fdopen(reader) as reports:
         lines = reports.read().splitlines()
@@ -140,13 +140,13 @@ def _device(host: int) -> int:
     return device
 
 
-def _fork_host(host: int, hosts: int, life: int, writer: int) -> None:
+def _fork_host(host: int, hosts: int, life: int, writer: int, private_memory: bool) -> None:
     """Fork process 1 of new namespaces, and exit: only a child enters a new process namespace."""
     try:
         _unshare(CLONE_NEWUTS | CLONE_NEWNS | CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _run_first(host, hosts, life, writer)
+            _run_first(host, hosts, life, writer, private_memory)
         os.write(writer, f"{pid}\n".encode())
     except OSError as error:
         os.write(writer, f"{error.strerror}\n".encode())
@@ -154,13 +154,13 @@ def _fork_host(host: int, hosts: int, life: int, writer: int) -> None:
         os._exit(0)
 
 
-def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
+def _run_first(host: int, hosts: int, life: int, writer: int, private_memory: bool) -> None:
     """Set up a host as its process 1, report that, and wait until the fabric ends."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which become our children
         socket.sethostname(name(host))
-        _mount(hosts)
+        _mount(hosts, private_memory)
         os.write(writer, f"{READY}\n".encode())
     except OSError as error:
         os.write(writer, f"{error.strerror}\n".encode())
@@ -175,8 +175,8 @@ def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
         os._exit(0)
 
 
-def _mount(hosts: int) -> None:
-    """Mount a hosts file with all hosts, the host's own /proc, and a /dev/shm that it shares with no other host.
+def _mount(hosts: int, private_memory: bool) -> None:
+    """Mount a hosts file with all hosts, the host's own /proc, and a /dev/shm of its own if its memory is private.
 
     The file is in a tmpfs that only this mount namespace has; /proc is then mounted over it. A server that also accepts
     IPv6 sees ::ffff:10.77.0.x and looks up its name. That name differs from the IPv4 one, because otherwise host0 would
@@ -188,7 +188,8 @@ def _mount(hosts: int) -> None:
     Path("/proc/hosts").write_text("".join(f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for at, named in known))
     _call("mount", b"/proc/hosts", b"/etc/hosts", None, MS_BIND, None)
     _call("mount", b"proc", b"/proc", b"proc", 0, None)
-    _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
+    if private_memory:
+        _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
 
 
 def _unshare(flags: int) -> None:

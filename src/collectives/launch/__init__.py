@@ -39,26 +39,29 @@ def launch(
     timeout: float,
     environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
+    share_gpus: bool = False,
 ) -> list[Event]:
     """Run ``module.run(settings, report)`` on ``ranks`` ranks; return every event that rank 0 reported, in order.
 
     ``where`` names the launcher; on a cluster the links follow a colon. ``environment`` is added to that of the ranks
     before they start; ``on_event`` sees each event as it arrives. Within ``run`` the ranks are a gloo process group,
-    and LOCAL_RANK is the rank's number on its machine.
+    and LOCAL_RANK is the rank's number on its machine. With ``share_gpus`` ranks may be more than this machine has
+    GPUs (`gpus`).
 
     Raises RankError if a rank fails or after ``timeout`` seconds; all ranks have ended by then. Raises ValueError for
-    an unknown ``where``, and ImportError with the reason if the launcher is not installed.
+    an unknown ``where``, or one whose ranks cannot share GPUs, and ImportError with the reason if the launcher is not
+    installed.
     """
-    need_where(where, ranks)
+    need_where(where, ranks, share_gpus=share_gpus)
     name, _, options = where.partition(":")
-    wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, options)
+    wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, options, share_gpus)
     found, _, function = LAUNCHERS[name].partition(":")
     events: list[Event] = getattr(importlib.import_module(found), function)(wanted)
     return events
 
 
-def need_where(where: str, ranks: int) -> None:
-    """Raise ValueError for an unknown launcher, and for a number of ranks that it cannot start."""
+def need_where(where: str, ranks: int, *, share_gpus: bool = False) -> None:
+    """Raise ValueError for an unknown launcher, and for ranks that it cannot start, or cannot have share GPUs."""
     name, colon, options = where.partition(":")
     if name not in LAUNCHERS or (colon and name != "cluster"):
         raise ValueError(
@@ -66,6 +69,8 @@ def need_where(where: str, ranks: int) -> None:
         )
     if ranks < 1:
         raise ValueError(f"invalid number of ranks: got {ranks}, expected 1 or more")
+    if share_gpus and (name not in ("loopback", "cluster") or where.endswith("mpirun")):
+        raise ValueError(f"sharing GPUs: got {where}, expected loopback, or cluster without mpirun")
     if name == "cluster":
         _cluster_options(options, ranks)
 

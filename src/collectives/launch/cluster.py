@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from collectives.emulator import RATES, Cluster, address, check_hosts, cluster, link_latency, link_rate, name
 from collectives.emulator.hosts import INTERFACE
-from collectives.launch import channel, secret
+from collectives.launch import channel, gpus, secret
 from collectives.launch.channel import Channel
 from collectives.launch.driver import Driver, Supervised, drive, rank_names, unnamed_logs
 from collectives.launch.forks import Forks
@@ -135,10 +135,17 @@ def launch(request: Request) -> list[Event]:
         need_mpirun()
     # A host's own port sets no limit where every pair has a link: the pair's latency is added to none.
     latency, rate = ("0s", RATES[1]) if options.pairs else (options.latency, options.rate)
-    with cluster(request.ranks // options.ranks_per_host, latency, rate) as hosts:
+    count = request.ranks // options.ranks_per_host
+    with ExitStack() as stack:
+        own = None
+        if request.share_gpus:
+            names = [name(rank // options.ranks_per_host) for rank in range(request.ranks)]
+            common, own = stack.enter_context(gpus.shared(names, INTERFACE))
+            request = request._replace(environment=common | dict(request.environment))
+        hosts = stack.enter_context(cluster(count, latency, rate, private_memory=not request.share_gpus))
         for host, other, bytes_per_second in options.pairs:
             hosts.set(host, other, rate=format_rate(bytes_per_second), latency=options.latency)
-        return _launch(hosts, request, options.by_mpirun)
+        return _launch(hosts, request, options.by_mpirun, own)
 
 
 def launch_on(
@@ -159,7 +166,8 @@ def launch_on(
     return _launch(hosts, Request(module, settings, ranks, timeout, environment or {}, on_event), by_mpirun=False)
 
 
-def _launch(hosts: Cluster, request: Request, by_mpirun: bool) -> list[Event]:
+def _launch(hosts: Cluster, request: Request, by_mpirun: bool, own: list[dict[str, str]] | None = None) -> list[Event]:
+    """Launch ranks on hosts; ``own`` has variables that each rank gets for itself."""
     each = request.ranks // hosts.hosts
 
     def begin(driver: Driver, stack: ExitStack) -> Supervised:
@@ -167,7 +175,7 @@ def _launch(hosts: Cluster, request: Request, by_mpirun: bool) -> list[Event]:
         forks = Forks(request, preload=True)
         stack.callback(forks.close)
         for rank, log in enumerate(logs):
-            variables = hosts.variables(rank, each) | dict(request.environment)
+            variables = hosts.variables(rank, each) | (own[rank] if own else {}) | dict(request.environment)
             forks.fork(rank, "cluster", log, driver.inherited(rank), variables, hosts.pids[rank // each])
         return Supervised(rank_names(request.ranks), forks.ranks, logs)
 

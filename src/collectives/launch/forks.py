@@ -32,6 +32,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from typing import NamedTuple
 
+from collectives.launch import gpus
 from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.channel import Channel, Event
 from collectives.launch.driver import Driver, Reported, Supervised, drive, rank_names, unnamed_logs
@@ -146,12 +147,25 @@ class Forks:
 def launch(request: Request) -> list[Event]:
     """`collectives.launch.launch`, one process for each rank on this machine. Nothing of them is on disk."""
     open_streams()
+    ranks = range(request.ranks)
+    if not request.share_gpus or len(ranks) <= len(gpus.visible()):
+        return _launch(request, [{} for _ in ranks])
+    with gpus.shared([f"rank{rank}" for rank in ranks], loopback_interface()) as variables:
+        environment = variables.common | dict(request.environment)
+        return _launch(request._replace(environment=environment), variables.own)
+
+
+def _launch(request: Request, each: list[dict[str, str]]) -> list[Event]:
+    """Launch ranks, each with variables of its own."""
 
     def begin(driver: Driver, stack: ExitStack) -> Supervised:
         count = request.ranks
         logs = unnamed_logs(count, stack)
         names = rank_names(count)
-        own = [{"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        own = [
+            {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank), **each[rank]}
+            for rank in range(count)
+        ]
         if not IS_SUPPORTED:
             return Supervised(names, _start_alone(driver, logs, own, stack), logs)
         forks = Forks(request, preload=False)

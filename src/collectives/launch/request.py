@@ -33,6 +33,7 @@ class Request(NamedTuple):
     environment: Mapping[str, str]  # added to that of the ranks
     on_event: Callable[[Event], None]
     options: str = ""  # what follows the colon of ``where``
+    share_gpus: bool = False  # among more ranks than there are
 
 
 def module_of(task: str) -> str:
