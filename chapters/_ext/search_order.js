@@ -11,7 +11,7 @@ const EXPLAINED = {
   "quantisation": "chapters/what-is-the-sum-worth",
   "quantized": "chapters/what-is-the-sum-worth",
   "quantization": "chapters/what-is-the-sum-worth",
-  "one-shot": "chapters/naive-all-reduce",
+  "one-shot": "chapters/cost-model",
   "nvls": "chapters/switches-and-rings",
 };
 
