@@ -354,7 +354,7 @@ def lanes(
         handles = [Patch(fc=of[what], ec="none", label=what) for what in colours]
         figure.legend(handles=handles, loc="outside lower left", ncols=len(colours), fontsize=9)
 
-    height = 1.0 + sum(0.4 + 0.27 * part.lane.nunique() for part in panels.values())
+    height = 1.0 + sum(0.4 + 0.5 * part.lane.nunique() for part in panels.values())
     return drawn(paint, about, height, panels)
 
 

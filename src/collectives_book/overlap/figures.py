@@ -15,7 +15,8 @@ from collectives_book.figures.statements import Row, Rows
 from collectives_book.overlap import published
 
 BAR = 0.42  # of a rank's lane: computing above, communication below
-MOST_RANKS = 8  # of a timeline: bars of more could not be told apart
+MOST_RANKS = 4  # of a timeline: bars of more are too thin for a screen on a wall
+MOST_NAMED = 4  # buckets whose bars have room for a name
 
 # Of weak scaling.
 RATES = ["per_second", "low_per_second", "high_per_second", "predicted_per_second"]
@@ -39,7 +40,9 @@ def timeline(row: Row, other: Row) -> Picture:
     """Return one step of each of two rows, the first ranks one below the other."""
     titles = [f"{buckets(each)}: {statements.us(each.median_us)} exposed" for each in (row, other)]
     bars = [
-        span._asdict() | {"panel": title, "lane": f"rank {span.rank}", "level": BAR * (span.what == REDUCE)}
+        span._asdict()
+        | {"panel": title, "lane": f"rank {span.rank}", "level": BAR * (span.what == REDUCE)}
+        | {"text": f"bucket {span.nth}" if span.what == REDUCE and each.buckets <= MOST_NAMED else ""}
         for title, each in zip(titles, (row, other), strict=True)
         for span in spans(each)
         if span.rank < MOST_RANKS
