@@ -204,7 +204,7 @@ def test_nccls_formula_gives_what_nccl_printed() -> None:
     assert len(log) == 24
     for row in log.itertuples():
         latency, long = (
-            formula.seconds(formula.HOPPER, row.algorithm, row.protocol, n, 4 * row.nodes, 4, bus=4 * 48e9)
+            formula.seconds(row.algorithm, row.protocol, n, 4 * row.nodes, 4, 4 * 48e9)
             for n in (0, 1 << 50)  # beyond the corrections, and so long that no latency counts
         )
         assert latency * 1e6 == pytest.approx(row.latency_us, abs=0.051)

@@ -65,18 +65,6 @@ def bandwidths(algorithm: str) -> dict[int, float]:
     return _column(algorithm, "busbw")
 
 
-def times(algorithm: str, nbytes: int) -> dict[int, float]:
-    """Seconds of an all-reduce of either size by number of GPUs; those of figure 4 follow from its bandwidths.
-
-    >>> times("ring", SMALL)[96], round(times("ring", LARGE)[96] * 1e3, 2)
-    (0.000179, 6.96)
-    """
-    if nbytes == SMALL:
-        return latencies(algorithm)
-    rates = bandwidths(algorithm)
-    return {ranks: 2 * (ranks - 1) / ranks * nbytes / rate / 1e9 for ranks, rate in rates.items()}
-
-
 def compare(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Each simulated row that has a published point: both values and the error, a share of the published one.
 

@@ -85,9 +85,9 @@ def score(rows: Rows) -> Score:
 BUS = 4 * 24e9
 
 
-def by_nccl(rows: Rows, table: str = nccl.HOPPER) -> Rows:
+def by_nccl(rows: Rows, chained: float = nccl.CHAINED) -> Rows:
     """Return MareNostrum 5's held-out rows with the times of NCCL's formula."""
-    return _says(rows, lambda row: nccl.best(table, row.algorithm, row.bytes, row.ranks, 4, BUS)[0] * 1e6)
+    return _says(rows, lambda row: nccl.best(row.algorithm, row.bytes, row.ranks, 4, BUS, chained)[0] * 1e6)
 
 
 def by_line(rows: Rows) -> Rows:
