@@ -13,7 +13,7 @@ import torch
 
 from collectives.engine.handshake import HEADER
 from collectives.engine.kernels import kernels
-from collectives.engine.program import Flat, Instruction, Recv, Send, Span, Task, Wait
+from collectives.engine.program import Instruction, Recv, Send, Span, Task, Wait
 from collectives.engine.tcp import execute, loop, state
 from collectives.engine.tcp.state import flatten
 
@@ -30,7 +30,7 @@ class Rank:
         self.links, self.descriptors = state.new_links(peers), np.full(peers, state.NONE, state.DESCRIPTORS)
         self.peers = [self._connect(stack, peer, send_buffer) for peer in range(peers)]
         self.listener, self.step_by_step, self.has_network = -1, False, False
-        self.program: Flat
+        self.program: state.Flat
         self.state: state.LoopState
 
     def _connect(self, stack: ExitStack, peer: int, send_buffer: int) -> socket.socket:
@@ -47,6 +47,7 @@ class Rank:
         """Tasks that wait for no other."""
         self.program = flatten(tuple(Task(tuple(task), ()) for task in each))
         self.state = state.new_state(self.program, self.links, self.descriptors)
+        self.table = state.addresses(self.program, self.state)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
         numbers = len(self.peers), self.listener, self.step_by_step, self.has_network, 1, 0
         state.CALL_FORMAT.pack_into(
@@ -55,7 +56,7 @@ class Rank:
 
     def run(self) -> int:
         """What the loop gives: PAUSE after a tenth of a second."""
-        return int(loop.run(self.program, self.state, execute.PAUSE_AFTER))
+        return int(loop.run(self.table.ctypes.data, execute.PAUSE_AFTER))
 
     def wait(self, nanoseconds: int) -> int:
         """What waiting gives, for at most that time."""

@@ -13,17 +13,17 @@ from collectives.engine import mesh
 from collectives.engine.handshake import NO_CALL
 from collectives.engine.mesh import Mesh
 from collectives.engine.program import Plan
-from collectives.engine.tcp.execute import execute
+from collectives.engine.tcp.execute import Tcp
 
 LIMIT = 60.0
 
 
 def call(
-    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, signature: bytes = NO_CALL
+    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Tcp, op: Any, signature: bytes = NO_CALL
 ) -> None:
     """A call that executes a plan."""
-    with joined.begin(signature):
-        execute(plan, tensor, scratch, joined, op)
+    with joined.mesh.begin(signature):
+        joined.execute(plan, tensor, scratch, op)
 
 
 class Ranks:
@@ -39,7 +39,7 @@ class Ranks:
             SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))
             for r in range(p)
         ]
-        self.run(lambda r: setattr(self.groups[r], "mesh", Mesh(self.groups[r])))  # type: ignore[arg-type]
+        self.run(lambda r: setattr(self.groups[r], "transport", Tcp(Mesh(self.groups[r]))))  # type: ignore[arg-type]
 
     def _exchange_addresses(self, listener: Any, group: Any, _: bool) -> tuple[list[tuple[str, int]], bytes, bool]:
         self._addresses[group.rank()] = listener.getsockname()
@@ -66,4 +66,4 @@ class Ranks:
 
     def close(self) -> None:
         for group in self.groups:
-            group.mesh.close()
+            group.transport.close()

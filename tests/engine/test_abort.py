@@ -25,7 +25,7 @@ def rank() -> Iterator[Any]:
     """The mesh of rank 0 of 3, in its fifth call, which waits for a message of rank 1."""
     with pytest.MonkeyPatch.context() as patch:
         ranks = Ranks(3, patch)
-        mesh = ranks.groups[0].mesh
+        mesh = ranks.groups[0].transport.mesh
         mesh.begin(SIGNATURE)
         mesh.call = 5
         yield mesh

@@ -97,7 +97,7 @@ def test_the_loop_gives_the_bits_that_torch_gives(p: int, monkeypatch: pytest.Mo
 
         def one(r: int, plans: Any = plans, whole: int = whole, dtype: Any = dtype, op: Any = op) -> bytes:
             tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
-            call(plans[r], tensor, scratch, ranks.groups[r].mesh, op)
+            call(plans[r], tensor, scratch, ranks.groups[r].transport, op)
             return in_bits(tensor)
 
         expected = [data(whole, dtype, r) for r in range(p)]
@@ -158,7 +158,7 @@ def test_every_dtype_that_can_be_moved_is_broadcast(monkeypatch: pytest.MonkeyPa
 
     def one(r: int, dtype: torch.dtype) -> bytes:
         tensor = bits(dtype) if r == 0 else torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
-        call(plans[r], tensor, tensor[:0], ranks.groups[r].mesh, None)
+        call(plans[r], tensor, tensor[:0], ranks.groups[r].transport, None)
         return in_bits(tensor)
 
     for dtype in [each for each in ALL if refusal(None, each) is None]:

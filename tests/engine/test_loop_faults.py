@@ -29,12 +29,12 @@ def call(ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N, algorit
     """An all-reduce."""
     schedule = build("all_reduce", algorithm, ranks.p)
     made = plan(schedule, r, schedule.cut(n))
-    tensor, scratch, joined = torch.ones(n), torch.zeros(made.scratch), ranks.groups[r].mesh
+    tensor, scratch, joined = torch.ones(n), torch.zeros(made.scratch), ranks.groups[r].transport
     execute(made, tensor, scratch, joined, dist.ReduceOp.SUM, signature)
 
 
 def gives_up(ranks: Ranks) -> None:
-    joined = ranks.groups[1].mesh
+    joined = ranks.groups[1].transport.mesh
     joined.begin(SIGNATURE)
     joined.fail(ValueError("planted"))
     joined.end()
@@ -46,7 +46,7 @@ def is_interrupted(ranks: Ranks, n: int = N) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    joined = ranks.groups[1].mesh
+    joined = ranks.groups[1].transport.mesh
     joined.__class__ = type("Interrupted", (Mesh,), {"check_peers": interrupt})
     with pytest.raises(KeyboardInterrupt):
         call(ranks, 1, n=n)
@@ -62,7 +62,7 @@ def comes_late(ranks: Ranks) -> None:
 # What rank 1 does instead of its second call, and what the others say of it.
 FAULTS: dict[str, tuple[Callable[[Ranks], object], str]] = {
     "gives up": (gives_up, "rank 1 failed by ValueError: planted"),
-    "closes": (lambda ranks: ranks.groups[1].mesh.close(), "rank 1"),
+    "closes": (lambda ranks: ranks.groups[1].transport.mesh.close(), "rank 1"),
     "calls differently": (lambda ranks: call(ranks, 1, OTHER), "call differs from this rank's: algorithm"),
     "has another size": (lambda ranks: call(ranks, 1, n=N + P), "bytes came, not"),
     "does not come": (lambda ranks: None, NO_SIGN),
@@ -123,7 +123,7 @@ def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(mon
 def test_a_peer_that_does_not_listen_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(2, monkeypatch, seconds=SECONDS)
     with socket.create_server(("127.0.0.1", 0)) as gone:
-        ranks.groups[0].mesh.addresses[1] = gone.getsockname()
+        ranks.groups[0].transport.mesh.addresses[1] = gone.getsockname()
     first, _ = ranks.run(lambda r: call(ranks, r))
     ranks.close()
     assert str(first) == "in step 0, sending to rank 1: [Errno 111] Connection refused"
@@ -140,7 +140,7 @@ def test_all_of_many_ranks_hear_why_one_fails(monkeypatch: pytest.MonkeyPatch) -
         if r == 1:
             return gives_up(ranks)
         made, tensor = plan(schedule, r, schedule.cut(N)), torch.ones(N)
-        return execute(made, tensor, torch.zeros(made.scratch), ranks.groups[r].mesh, dist.ReduceOp.SUM, SIGNATURE)
+        return execute(made, tensor, torch.zeros(made.scratch), ranks.groups[r].transport, dist.ReduceOp.SUM, SIGNATURE)
 
     seen = ranks.run(once)
     ranks.close()
@@ -152,7 +152,7 @@ def test_ranks_that_all_fail_at_once_do_not_all_connect_with_each_other(monkeypa
     monkeypatch.setattr(mesh, "send_to_all", lambda addresses, *_: told.append(len(addresses)))
 
     def fail(r: int) -> None:
-        joined = ranks.groups[r].mesh
+        joined = ranks.groups[r].transport.mesh
         joined.begin(SIGNATURE)
         joined.fail(ValueError("planted"))
         joined.fail(ValueError("planted"))  # says nothing more

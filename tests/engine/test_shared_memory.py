@@ -18,7 +18,6 @@ import pytest
 
 from collectives.algorithms import build
 from collectives.engine import segment, transport
-from collectives.engine.shm import HEADER, REGION
 from collectives.launch import launch
 from collectives.schedule import Schedule
 from places import TASKS
@@ -29,9 +28,9 @@ pytestmark = pytest.mark.integration
 NETWORK = "cluster:1ms,200MB/s"
 N, NBYTES = 1 << 20, 4 << 20
 NOBODY = 65534
-FIRST: Any = SimpleNamespace(rank=0, ranks_per_host=2, spins=0)  # one of two ranks of a host
-SECOND: Any = SimpleNamespace(rank=1, ranks_per_host=2, spins=0)
-WHOLE = 2 * (HEADER + REGION)
+FIRST: Any = SimpleNamespace(rank=0, ranks_per_host=2)  # one of two ranks of a host
+SECOND: Any = SimpleNamespace(rank=1, ranks_per_host=2)
+WHOLE = 2 * (segment.HEADER + segment.REGION)
 
 
 @pytest.fixture(name="tasks")
@@ -46,7 +45,7 @@ def test_memory_of_another_size_or_whose_size_may_change_is_refused(nbytes: int,
     os.ftruncate(memory, nbytes)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
     with pytest.raises(OSError, match="memory of another size, or whose size may change"):
-        segment.Segment(memory, FIRST)
+        segment.Segment(memory, 2)
     os.close(memory)
 
 

@@ -27,7 +27,6 @@ from collectives.engine.compile import plan
 from collectives.engine.group import communicator
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Plan
-from collectives.engine.tcp.execute import execute
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.summation import is_alike, summation
@@ -215,9 +214,9 @@ def prepared(check: Check, rank: int, p: int) -> None:
 
 def follow(program: Plan, tensor: torch.Tensor) -> None:
     """Execute a plan that no call has prepared."""
-    scratch, mesh = torch.empty(program.scratch, dtype=tensor.dtype), communicator(dist.group.WORLD).mesh()  # type: ignore[arg-type]
-    with mesh.begin():
-        execute(program, tensor, scratch, mesh, dist.ReduceOp.SUM)
+    scratch, transport = torch.empty(program.scratch, dtype=tensor.dtype), communicator(dist.group.WORLD).transport()
+    with transport.mesh.begin():
+        transport.execute(program, tensor, scratch, dist.ReduceOp.SUM)
 
 
 def step_by_step(check: Check, rank: int, p: int) -> None:

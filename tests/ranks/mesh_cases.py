@@ -20,7 +20,6 @@ from collectives.engine.compile import as_plan
 from collectives.engine.group import communicator
 from collectives.engine.handshake import HANDSHAKE, HEADER, NO_CALL, MessageError
 from collectives.engine.program import Recv, Send, Span, Task, Wait
-from collectives.engine.tcp.execute import execute
 
 Report = Callable[[dict[str, Any]], None]
 Call = Callable[[Any], object]
@@ -31,7 +30,7 @@ def run(settings: dict[str, Any], report: Report) -> None:
     mesh.PENDING_SECONDS = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
-    tell("where it listens", communicator(dist.group.WORLD).mesh().listener.getsockname()[0], report)  # type: ignore[arg-type]
+    tell("where it listens", communicator(dist.group.WORLD).transport().mesh.listener.getsockname()[0], report)  # type: ignore[arg-type]
     tell("a handshake may come in pieces", slow_handshake(rank, p), report)
     tell("unauthenticated connections are closed", unauthenticated(rank, p), report)
     tell("a sender learns why its peer gave up", gave_up(rank), report)
@@ -74,7 +73,8 @@ def ahead(rank: int, p: int) -> bool:
 
 def gave_up(rank: int) -> bool:
     """Rank 1 fails before the others have a connection from it; if they then send to it, they report that failure."""
-    mesh = communicator(dist.new_group()).mesh()
+    transport = communicator(dist.new_group()).transport()
+    mesh = transport.mesh
     mesh.begin()
     if rank == 1:
         mesh.fail(ValueError("planted"))
@@ -84,7 +84,7 @@ def gave_up(rank: int) -> bool:
         return True
     try:
         sends = as_plan((Task((Send(0, 1, 0, (Span(0, 1 << 20),)), Wait(0)), ()),))
-        execute(sends, torch.zeros(1 << 20, dtype=torch.uint8), None, mesh, None)
+        transport.execute(sends, torch.zeros(1 << 20, dtype=torch.uint8), None, None)
     except MessageError as error:
         return "rank 1 failed by ValueError: planted" in str(error)
     return False
@@ -153,7 +153,8 @@ def disagree(calls: tuple[Call, Call], rank: int) -> list[str]:
 
 def slow_handshake(rank: int, p: int) -> bool:
     """Rank 1 sends rank 0 its handshake in two pieces, some time apart, and then sends it five bytes."""
-    joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), torch.zeros(5, dtype=torch.uint8)  # type: ignore[arg-type]
+    transport = communicator(dist.new_group(timeout=timedelta(seconds=20))).transport()
+    joined, came = transport.mesh, torch.zeros(5, dtype=torch.uint8)
     joined.begin()
     if rank == 1:
         handshake = joined.handshake()
@@ -165,7 +166,7 @@ def slow_handshake(rank: int, p: int) -> bool:
             connected.sendall(HEADER.pack(joined.call, 0, 5, NO_CALL) + b"hello")
             dist.barrier()
     elif rank == 0:
-        execute(as_plan((Task((Recv(0, 1, 0, Span(0, 5)), Wait(0)), ()),)), came, None, joined, None)
+        transport.execute(as_plan((Task((Recv(0, 1, 0, Span(0, 5)), Wait(0)), ()),)), came, None, None)
         dist.barrier()
     else:
         dist.barrier()
@@ -177,7 +178,7 @@ def unauthenticated(rank: int, p: int) -> bool:
     """Others send nothing, too little or a wrong token: calls are right, few descriptors are used, in the end none."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     assert isinstance(group, dist.ProcessGroup)
-    joined, right = communicator(group).mesh(), True
+    joined, right = communicator(group).transport().mesh, True
     before, guests = open_files(), list[socket.socket]()
     words = b"", b"hello", HANDSHAKE.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""), b""
 

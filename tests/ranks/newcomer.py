@@ -15,7 +15,10 @@ from torch import distributed as dist
 import collectives
 from collectives.algorithms import executable
 from collectives.engine import group, kernels
-from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.engine.buffers import fill, hand_over
+from collectives.engine.call import Call
+from collectives.engine.compiled_call import CompiledCall
+from collectives.engine.program import Average, Recv, Reduce, Send, Span, Wait
 from collectives.engine.reduce import COMBINE, divide, reduce
 
 Event = dict[str, Any]
@@ -23,27 +26,38 @@ N = 103
 HYPOT: Any = "HYPOT"  # sqrt(a * a + b * b), which is associative
 
 
-def over_gloo(
-    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Any, op: Any, _: str | None = None
-) -> None:
-    """Execute a plan by the sends and receives of torch's own group, one instruction after the other."""
-    works: dict[int, Any] = {}
+class OverGloo:
+    """A transport by the sends and receives of torch's own group, one instruction after the other."""
 
-    def view(span: Span) -> torch.Tensor:
-        return (scratch if span.scratch else tensor)[span.start : span.stop]
+    ranks_per_host = 1
 
-    for do in plan.instructions():
-        match do:
-            case Send():
-                works[do.number] = dist.isend(torch.cat([view(span) for span in do.spans]), do.peer, tag=do.step)
-            case Recv():
-                works[do.number] = dist.irecv(view(do.into), do.peer, tag=do.step)
-            case Wait():
-                works[do.number].wait()
-            case Reduce():
-                reduce(op, view(do.into), [view(span) for span in do.operands])
-            case Average() if op == dist.ReduceOp.AVG:
-                divide(view(do.span), mesh.size)
+    @classmethod
+    def connect(cls, group: dist.ProcessGroup, is_background: bool) -> OverGloo:
+        return cls()
+
+    def run(self, made: CompiledCall, call: Call) -> None:
+        works, rank, p = dict[int, Any](), dist.get_rank(), dist.get_world_size()
+        tensor, scratch = fill(call, made, rank, p)
+
+        def view(span: Span) -> torch.Tensor:
+            return (scratch if span.scratch else tensor)[span.start : span.stop]
+
+        for do in made.plan.instructions():
+            match do:
+                case Send():
+                    works[do.number] = dist.isend(torch.cat([view(span) for span in do.spans]), do.peer, tag=do.step)
+                case Recv():
+                    works[do.number] = dist.irecv(view(do.into), do.peer, tag=do.step)
+                case Wait():
+                    works[do.number].wait()
+                case Reduce():
+                    reduce(call.op, view(do.into), [view(span) for span in do.operands])
+                case Average() if call.op == dist.ReduceOp.AVG:
+                    divide(view(do.span), p)
+        hand_over(call, tensor, made.edges, rank, p)
+
+    def close(self) -> None:
+        pass
 
 
 def hypot(into: Any, one: Any, other: Any, count: int) -> None:
@@ -58,7 +72,7 @@ def run(settings: Event, report: Callable[[Event], None]) -> None:
     every = [torch.arange(1.0, N + 1) * (each + 1) for each in range(p)]
     whole: dict[Any, Any] = {dist.ReduceOp.SUM: sum(every), dist.ReduceOp.AVG: sum(every) / p}  # type: ignore[operator]
     if settings["what"] == "transport":
-        group.execute = over_gloo  # type: ignore[assignment]
+        group.CONNECT["gloo"] = OverGloo.connect
     else:
         COMBINE[HYPOT], kernels.BY_OP[HYPOT] = torch.hypot, hypot
         whole = {HYPOT: torch.stack(every).square().sum(dim=0).sqrt()}

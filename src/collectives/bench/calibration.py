@@ -19,7 +19,7 @@ from collectives.machine import Link, Machine, text
 from collectives.units import format_bytes
 
 if TYPE_CHECKING:
-    from collectives.engine.mesh import Mesh
+    from collectives.engine.tcp.execute import Tcp
 
 CLOSE = 0.25  # how far a fit may be off at every size before `trust` warns
 
@@ -126,12 +126,13 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 
     torch.set_num_threads(1)
     sizes, repetitions = settings["bytes"], settings["repetitions"]
-    joined, last = communicator(dist.group.WORLD).mesh(), dist.get_world_size() - 1  # type: ignore[arg-type]
+    joined: Any = communicator(dist.group.WORLD).transport()  # type: ignore[arg-type]
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
     there, single, burst = (torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3))
     for i in range(-2, repetitions):  # two rounds to warm up
         for nth, nbytes in enumerate(sizes):
             dist.barrier()
-            if joined.rank in (0, last):
+            if rank in (0, last):
                 # There and back; one message, and a burst of them, to the last rank and a byte back when all are in.
                 asked = (1, nbytes), (1, 1), (BURST, 1)
                 seconds = [_exchange(joined, nbytes, count, answer) for count, answer in asked]
@@ -143,10 +144,10 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     report({"rows": [{"bytes": nbytes, "one_way": trip, "each": more} for nbytes, trip, more in columns]})
 
 
-def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
+def _exchange(joined: Tcp, nbytes: int, count: int, answer: int) -> float:
     """Return the first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
     from collectives.engine.probe import Pair
 
-    asks = joined.rank == 0
-    with joined.begin():
-        return Pair(joined, joined.size - 1 if asks else 0, asks).seconds(1, count, nbytes, answer)
+    asks = joined.mesh.rank == 0
+    with joined.mesh.begin():
+        return Pair(joined, joined.mesh.size - 1 if asks else 0, asks).seconds(1, count, nbytes, answer)

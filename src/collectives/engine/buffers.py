@@ -1,14 +1,22 @@
 """The tensors that a plan works on: the caller's own where torch works in place, otherwise scratch memory."""
 
+from __future__ import annotations
+
 import threading
+from typing import TYPE_CHECKING
 
 import torch
 
 from collectives.contracts import IN_PLACE
 from collectives.engine.call import Call
-from collectives.engine.compiled_call import CompiledCall
 from collectives.engine.program import Plan
 from collectives.schedule import Ints
+
+if TYPE_CHECKING:
+    from collectives.engine.compiled_call import CompiledCall
+
+
+Shared = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
 def fill(call: Call, made: CompiledCall, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,7 +41,7 @@ def fill(call: Call, made: CompiledCall, rank: int, p: int) -> tuple[torch.Tenso
     return work, scratch
 
 
-def shared_tensors(call: Call, made: CompiledCall, rank: int) -> tuple[torch.Tensor | None, ...]:
+def shared_tensors(call: Call, made: CompiledCall, rank: int) -> Shared:
     """Return memory of the rank's own, if shared memory needs it, its data, and where its result goes.
 
     Where torch works in place the three are one. Otherwise data that the result would overwrite are copied.
@@ -48,9 +56,9 @@ def shared_tensors(call: Call, made: CompiledCall, rank: int) -> tuple[torch.Ten
     return _memory(int(made.edges[-1]), call.any_tensor()) if first.needs_own else None, source, target
 
 
-def addresses(tensors: tuple[torch.Tensor | None, ...]) -> list[int]:
-    """Return the tensors' addresses, 0 where there is none."""
-    return [0 if each is None else each.data_ptr() for each in tensors]
+def address(tensor: torch.Tensor | None) -> int:
+    """Return the tensor's address, 0 where there is none."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _elements(call: Call, n: int, rank: int, p: int) -> tuple[int, int]:

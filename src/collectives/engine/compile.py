@@ -34,7 +34,6 @@ from collectives.engine.program import (
     reductions,
     step_messages,
 )
-from collectives.engine.tcp.state import flatten
 from collectives.schedule import Ints, Schedule
 
 # Of how many steps messages are kept that nothing sent has needed yet.
@@ -80,7 +79,7 @@ def as_plan(program: tuple[Task, ...], scratch: int = 0, writes: bool = True, ex
     """Return the plan of a program, by default of one that needs no scratch memory and sends what it has."""
     sends = [do for task in program for do in task.instructions if isinstance(do, Send)]
     first_sends = {send.peer: send.step for send in sorted(sends, key=lambda send: -send.step)}
-    return Plan(program, scratch, writes, exchanges, flatten(program), first_sends)
+    return Plan(program, scratch, writes, exchanges, first_sends)
 
 
 def places(messages: list[Transfer]) -> list[Span]:

@@ -18,7 +18,7 @@ from collectives.engine.call import Call, Performed
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
 from collectives.engine.probe import choose_by_reads
-from collectives.engine.program import COMPILED, PYTHON, Plan, compact, completed, is_straight, stages
+from collectives.engine.program import COMPILED, PYTHON, Plan, compact, completed, is_straight, spans_of, stages
 from collectives.engine.reduce import refusal, takes_codec
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
@@ -28,6 +28,7 @@ from collectives.units import MAX_SEGMENTS_STARTED
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+INSTRUCTION_BYTES, SPAN_BYTES = 350, 180  # about, of a plan
 
 
 # Elements of an all-to-all that go to each rank, and that come from each.
@@ -253,9 +254,9 @@ def nbytes_of(made: CompiledCall) -> int:
 
 
 def _nbytes(made: Plan, edges: Ints) -> int:
-    """About how much memory a plan takes: Python's objects four times as much as the arrays that say the same."""
-    arrays = made.flat.tasks, made.flat.after, made.flat.instructions, made.flat.spans
-    return 4096 + 5 * sum(each.nbytes for each in arrays) + edges.nbytes
+    """About how much memory a plan takes, with the arrays that a transport makes of it."""
+    spans = [len(spans_of(do)) for do in made.instructions()]
+    return 4096 + INSTRUCTION_BYTES * len(spans) + SPAN_BYTES * sum(spans) + edges.nbytes
 
 
 # Calls of different ops and dtypes share plans.

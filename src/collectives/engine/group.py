@@ -16,11 +16,8 @@ import torch
 from torch import distributed as dist
 
 from collectives.autotune import decode_machine, encode_machine
-from collectives.engine.barrier import barrier
-from collectives.engine.buffers import addresses, fill, hand_over, scratch_of, shared_tensors
 from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
-from collectives.engine.codec import decode, encode, whole_blocks
 from collectives.engine.compiled_call import (
     DEVICES,
     CompiledCall,
@@ -31,12 +28,10 @@ from collectives.engine.compiled_call import (
     nbytes_of,
 )
 from collectives.engine.handshake import MessageError, all_gather_bytes, global_ranks
-from collectives.engine.mesh import Mesh
-from collectives.engine.nccl import execute_in_batches
+from collectives.engine.nccl import Nccl
 from collectives.engine.probe import measure_machine
-from collectives.engine.program import Plan
-from collectives.engine.tcp.execute import execute
-from collectives.engine.transport import shared_memory, shared_memory_or_none
+from collectives.engine.tcp.execute import Tcp
+from collectives.engine.transport import Transport, shared_memory_or_none
 from collectives.engine.work import FORKED
 
 CONCURRENT_USE = (
@@ -44,6 +39,15 @@ CONCURRENT_USE = (
     "make a group for each thread, or use async_op"
 )
 NO_GROUP = "no process group: call torch.distributed.init_process_group first"
+
+
+def _connect_cpus(group: dist.ProcessGroup, is_background: bool) -> Transport:
+    memory = shared_memory_or_none()
+    return (memory.SharedMemory if memory else Tcp).connect(group, is_background)
+
+
+# How ranks of each kind of process group connect.
+CONNECT: dict[str, Callable[[dist.ProcessGroup, bool], Transport]] = {"gloo": _connect_cpus, "nccl": Nccl.connect}
 
 
 def perform(call: Call) -> Performed:
@@ -85,7 +89,7 @@ def connect(group: dist.ProcessGroup) -> None:
         raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
     if me.membership is None:
         me.join(torch.device("cpu"))
-    me.mesh(is_background=True)
+    me.transport(is_background=True)
 
 
 class Communicator:
@@ -109,18 +113,17 @@ class Communicator:
 
         If it names none, CPU ranks measure their links. Raises ValueError, on every rank, for one that is not there.
         """
-        group, on_cpus = self.group(), self.p > 1 and device.type == "cpu"
+        group = self.group()
         told = all_gather_bytes(encode_machine() if self.rank == 0 else b"", group, device)[0]
         decode_machine(told)
-        mesh = self.mesh() if on_cpus else None
-        if not told and mesh:
-            told = measure_machine(mesh, group).model_dump_json().encode()
-        sharing = mesh.ranks_per_host if mesh and mesh.segment else 1
-        self.membership = Membership(self.rank, self.p, self.over, told, sharing)
+        transport = self.transport()
+        if not told and self.p > 1 and isinstance(transport, Tcp):
+            told = measure_machine(transport, group).model_dump_json().encode()
+        self.membership = Membership(self.rank, self.p, self.over, told, transport.ranks_per_host)
         return self.membership
 
-    def mesh(self, is_background: bool = False) -> Mesh:
-        """Return the connections of calls in the foreground or in the background; all ranks make them together."""
+    def transport(self, is_background: bool = False) -> Transport:
+        """Return the transport of calls in the foreground or in the background; all ranks connect together."""
         return self.callers[is_background].connect()
 
     def leave_to_parent(self) -> None:
@@ -137,26 +140,21 @@ class Communicator:
 class Caller:
     """The calls that a rank makes in a group one after the other, in the foreground or in the background.
 
-    They have connections of their own. Two threads that call at once both fail, because ranks may take their calls in
+    They have a transport of their own. Two threads that call at once both fail, because ranks may take their calls in
     different orders.
     """
 
     def __init__(self, me: Communicator, is_background: bool) -> None:
         self._me, self._is_background = me, is_background
-        self._mesh: Mesh | None = None
+        self._transport: Transport | None = None
         self._lock, self._refusal = threading.Lock(), ""
         self._compiled: BoundedCache[CompiledCall] = BoundedCache(nbytes_of)
 
-    def connect(self) -> Mesh:
-        """Return the connections; all ranks make them together, at the first call."""
-        if self._mesh is None:
-            group = self._me.group()
-            self._mesh = Mesh(group, self._is_background)
-            if self._mesh.ranks_per_host > 1:
-                from collectives.engine.segment import share  # Linux alone has what it needs
-
-                self._mesh.segment = share(group, self._mesh)
-        return self._mesh
+    def connect(self) -> Transport:
+        """Return the transport; all ranks connect together, at the first call."""
+        if self._transport is None:
+            self._transport = CONNECT[self._me.over](self._me.group(), self._is_background)
+        return self._transport
 
     def perform(self, call: Call, made: CompiledCall | None = None) -> Performed:
         """Perform a call, which may be compiled already; the function `perform` says how."""
@@ -164,10 +162,7 @@ class Caller:
             raise RuntimeError(self._refused())
         try:
             made = made or self._compiled.find(_key(call)) or self._compile(call)
-            if made.is_shared and call.output is not None:
-                self._share(made, call.output.data_ptr())
-            else:
-                self._execute(made, call)
+            (self._transport or self.connect()).run(made, call)
         except RuntimeError as error:
             if why := self._explain(error, call):
                 raise RuntimeError(why) from error
@@ -190,47 +185,16 @@ class Caller:
     def _refused(self) -> str:
         """Return why no call is possible; by default two threads call at once, and neither can go on."""
         if not self._refusal:
-            self._refusal = CONCURRENT_USE
-            self.close()
+            self.refuse(CONCURRENT_USE)
         return self._refusal
 
     def _compile(self, call: Call) -> CompiledCall:
         me, wanted = self._me, call_key(call)
-        device = wanted.kind.device
         if me.membership is None:
             check(me.over, wanted)  # before ranks talk
-        membership = me.membership or me.join(device)
-        mesh = self.connect() if device.type == "cpu" else None
-        shares = bool(mesh and mesh.segment)
+        membership = me.membership or me.join(wanted.kind.device)
+        shares = self.connect().ranks_per_host > 1
         return self._compiled.get(wanted, lambda: compile_call(membership, wanted, shares))
-
-    def _share(self, made: CompiledCall, at: int) -> None:
-        """Execute a call of one stage in shared memory, on the tensor at an address."""
-        mesh: Any = self._mesh
-        mesh.begin(made.signature)
-        try:
-            shared_memory().execute(made.stages[0], at, at, at, mesh, made.waits_for_all)
-        except BaseException as error:
-            mesh.fail(error)
-            raise
-        finally:
-            mesh.end()
-
-    def _execute(self, made: CompiledCall, call: Call) -> None:
-        me, mesh = self._me, self._mesh
-        if made.stages and mesh:
-            tensors, scratch = shared_tensors(call, made, me.rank), scratch_of(made, call.any_tensor())
-            with mesh.begin(made.signature):
-                _execute_stages(made, tensors, scratch, mesh, call.op)
-        elif made.codec and mesh:
-            _execute_coded(made, call, mesh)
-        else:
-            work, scratch = fill(call, made, me.rank, me.p)
-            if call.any_tensor().device.type == "cpu" and mesh:
-                _execute_messages(made, call, work, scratch, mesh)
-            else:
-                execute_in_batches(made.plan, work, scratch, me.group(), call.op, me.p)
-            hand_over(call, work, made.edges, me.rank, me.p)
 
     def _explain(self, error: RuntimeError, call: Call) -> str:
         """Return what a caller is told of a call that failed; empty if the error says it already."""
@@ -241,15 +205,14 @@ class Caller:
         return f"{call.collective} by {by} failed on rank {rank}, {error}{_of(group)}"
 
     def refuse(self, why: str) -> None:
-        """Have every later call fail, and close this process's copies of the connections."""
+        """Have every later call fail, and close the connections: in a process that was forked, its copies of them."""
         self._refusal = why
-        if self._mesh:
-            self._mesh.release()
+        self.close()
 
     def close(self) -> None:
         """Close the connections: a call that uses them fails, here and on the other ranks."""
-        if self._mesh:
-            self._mesh.close()
+        if self._transport:
+            self._transport.close()
 
 
 class PreparedCall:
@@ -261,44 +224,6 @@ class PreparedCall:
     def __call__(self) -> None:
         """Perform the call. Raises what `perform` does."""
         self._perform(self._call, self._made)
-
-
-def _execute_stages(
-    made: CompiledCall,
-    tensors: tuple[torch.Tensor | None, ...],
-    scratch: torch.Tensor | None,
-    mesh: Mesh,
-    op: Any,
-) -> None:
-    """Execute the stages one after the other. ``tensors`` are own memory, source and target, which messages come to."""
-    target = tensors[-1]
-    for stage in made.stages:
-        if not isinstance(stage, Plan):
-            own, source, result = addresses(tensors)
-            shared_memory().execute(stage, own, source, result, mesh, made.waits_for_all)
-        elif target is not None:
-            execute(stage, target, scratch, mesh, op)
-    if len(made.stages) > 1:
-        mesh.check_aborts()
-
-
-def _execute_coded(made: CompiledCall, call: Call, mesh: Mesh) -> None:
-    """Execute an all-reduce of the tensor as float32 in whole blocks."""
-    tensor, codec = call.flat_output(), str(made.codec)
-    work = whole_blocks(codec, tensor)
-    _execute_messages(made, call, work, work.new_empty(made.plan.scratch), mesh)
-    tensor.copy_(decode(codec, encode(codec, work))[: len(tensor)])
-
-
-def _execute_messages(made: CompiledCall, call: Call, work: torch.Tensor, scratch: torch.Tensor, mesh: Mesh) -> None:
-    """Send and receive, and wait for all ranks if the call has to; every message has the call's signature."""
-    with mesh.begin(made.signature):
-        if mesh.segment:
-            shared_memory().enter(mesh)
-        execute(made.plan, work, scratch, mesh, call.op, made.codec)
-        if made.waits_for_all:
-            barrier(mesh, pairs=call.splits is not None)
-        mesh.check_aborts()
 
 
 def _key(call: Call) -> Any:

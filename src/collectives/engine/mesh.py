@@ -99,6 +99,7 @@ class Connections:
         self.rank, self.size, self.names = group.rank(), group.size(), global_ranks(group)
         self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.signature, self.is_open, self._is_busy = 0, NO_CALL, True, False
+        self._process = os.getpid()
         self.listener = socket.create_server((own_address(), 0), backlog=self.size + MAX_PENDING)
         self.listener.setblocking(False)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
@@ -139,20 +140,18 @@ class Connections:
                 self._handlers[number]()
 
     def close(self) -> None:
-        """Give up, from any thread: a call in progress here, and all ranks that wait for this one, fail immediately."""
-        self.is_open = False
+        """Give up, from any thread: a call in progress here, and all ranks that wait for this one, fail immediately.
+
+        A process that the rank has forked closes its copies of the sockets, and no connection.
+        """
+        self.is_open, is_ours = False, os.getpid() == self._process
         self._options = None  # they hold a socket of gloo's
         for each in self._sockets():
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # which wakes a thread that waits for it, as closing would not
-            if not self._is_busy:
+            if is_ours:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)  # which wakes a thread that waits for it, as closing would not
+            if not (is_ours and self._is_busy):
                 each.close()
-
-    def release(self) -> None:
-        """Close this process's copies of the sockets, and no connection: another process has them, too."""
-        self.is_open = False
-        for each in self._sockets():
-            each.close()
 
     def dial(self, peer: int) -> None:
         """Begin to connect to a peer; `progress` goes on with it."""
@@ -254,8 +253,6 @@ class Mesh(Connections):
         self._began, self._last_poll, self._has_aborted = 0.0, 0.0, False
         self._seconds: float = self._options._timeout.total_seconds()
         self._awaited: set[int] = set()  # peers that this rank waited for when the loop last paused
-        self.segment: Any = None  # memory that all ranks of this host share
-        self.loop: Any = None  # arrays of the compiled loop over these connections
 
     def begin(self, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.

@@ -9,15 +9,48 @@ direct algorithms make such batches on that many ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import distributed as dist
 
+from collectives.engine.buffers import fill, hand_over
 from collectives.engine.handshake import MessageError, global_ranks
 from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span
 from collectives.engine.reduce import divide, reduce
+
+if TYPE_CHECKING:
+    from collectives.engine.call import Call
+    from collectives.engine.compiled_call import CompiledCall
+
+
+class Nccl:
+    """The transport of ranks on GPUs: a `transport.Transport`."""
+
+    ranks_per_host = 1
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = ref(group)
+
+    @classmethod
+    def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Nccl:
+        """Return the transport; the group's first call connects, because it needs a tensor's device."""
+        del is_background
+        return cls(group)
+
+    def run(self, made: CompiledCall, call: Call) -> None:
+        """Enqueue a call's kernels on the current stream. Raises MessageError if NCCL refuses them."""
+        group = self._group()
+        if group is None:
+            raise RuntimeError("the process group was destroyed")
+        rank, p = group.rank(), group.size()
+        work, scratch = fill(call, made, rank, p)
+        execute_in_batches(made.plan, work, scratch, group, call.op, p)
+        hand_over(call, work, made.edges, rank, p)
+
+    def close(self) -> None:
+        """Leave the connections to torch, which closes NCCL's with the group."""
 
 
 class Batch(NamedTuple):

@@ -11,6 +11,7 @@ import struct
 import time
 from functools import cache
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +22,10 @@ from collectives.autotune import MEASURED
 from collectives.contracts import ROOTED
 from collectives.engine.compile import as_plan
 from collectives.engine.handshake import NO_CALL, all_gather_bytes
-from collectives.engine.mesh import Mesh
 from collectives.engine.program import Instruction, Plan, Recv, Send, Span, Task, Wait
 from collectives.engine.slots import slot_plan
-from collectives.engine.tcp.execute import execute
-from collectives.engine.transport import shared_memory_or_none
+from collectives.engine.tcp.execute import Tcp
+from collectives.engine.transport import shared_memory
 from collectives.machine import Link, Machine
 from collectives.traffic import traffic
 
@@ -45,7 +45,7 @@ REPEATS = 25
 _LINK = struct.Struct("<ddd")  # latency, overhead, rate
 
 
-def measure_machine(mesh: Mesh, group: dist.ProcessGroup) -> Machine:
+def measure_machine(transport: Tcp, group: dist.ProcessGroup) -> Machine:
     """Measure the machine that ranks see, the same on every rank: a link of the network, and one of shared memory.
 
     Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are on different hosts.
@@ -58,16 +58,16 @@ def measure_machine(mesh: Mesh, group: dist.ProcessGroup) -> Machine:
 
     Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
     """
-    pairs = f"{mesh.size // 2} pairs of ranks"
-    if not mesh.segment:
-        return Machine(name=MEASURED, source=pairs, network=_measure_network(mesh, group))
-    measured = struct.pack("<dd", *_measure_shared_memory(mesh))
+    p, ranks = transport.mesh.size, transport.ranks_per_host
+    pairs = f"{p // 2} pairs of ranks"
+    if ranks == 1:
+        return Machine(name=MEASURED, source=pairs, network=_measure_network(transport, group))
+    measured = struct.pack("<dd", *_measure_shared_memory(transport))
     step, byte = struct.unpack("<dd", all_gather_bytes(measured, group)[0])
-    memory, ranks = Link(latency=step, overhead=0.0, rate=1 / byte), mesh.ranks_per_host
-    source = f"rank 0 of {ranks} that share memory"
-    if ranks == mesh.size:
+    memory, source = Link(latency=step, overhead=0.0, rate=1 / byte), f"rank 0 of {ranks} that share memory"
+    if ranks == p:
         return Machine(name=MEASURED, source=source, network=memory)
-    network = _measure_network(mesh, group)
+    network = _measure_network(transport, group)
     return Machine(name=MEASURED, source=f"{pairs}, and {source}", ranks_per_node=ranks, inside=memory, network=network)
 
 
@@ -96,38 +96,39 @@ def steps_and_reads(collective: str, name: str, p: int) -> tuple[int, float]:
     return schedule.nsteps, max(traffic(schedule, schedule.k).received.tolist()) / schedule.k
 
 
-def _measure_shared_memory(mesh: Mesh) -> tuple[float, float]:
+def _measure_shared_memory(transport: Any) -> tuple[float, float]:
     """Return the seconds of a step, and of a byte that is read: from all-reduces in one step, and in two."""
-    alpha = _time_call(mesh, ONE_STEP, SMALL_CALL)
-    share = steps_and_reads("all_reduce", TWO_STEPS, mesh.ranks_per_host)[1]
-    seconds = _time_call(mesh, TWO_STEPS, LARGE_CALL)
+    alpha = _time_call(transport, ONE_STEP, SMALL_CALL)
+    share = steps_and_reads("all_reduce", TWO_STEPS, transport.ranks_per_host)[1]
+    seconds = _time_call(transport, TWO_STEPS, LARGE_CALL)
     return alpha, max(seconds - 2 * alpha, seconds / 10) / (share * LARGE_CALL)
 
 
-def _time_call(mesh: Mesh, name: str, nbytes: int) -> float:
+def _time_call(transport: Any, name: str, nbytes: int) -> float:
     """Return the median seconds of an all-reduce on shared memory."""
-    p, shared_memory = mesh.ranks_per_host, shared_memory_or_none()
+    mesh, p = transport.mesh, transport.ranks_per_host
     schedule, tensor = build("all_reduce", name, p), torch.zeros(nbytes // 4)
     at = tensor.data_ptr()
     plan, edges, times = slot_plan(schedule, mesh.rank % p, {}), schedule.cut(tensor.numel()), list[float]()
     longest = int(np.diff(edges).max())
-    made = shared_memory.shared_call(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
+    made = shared_memory().shared_call(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
     for _ in range(REPEATS):
         begin = time.perf_counter()
         with mesh.begin():
-            shared_memory.execute(made, at, at, at, mesh, has_barrier=False)
+            transport.execute_shared(made, at, at, at, has_barrier=False)
         times.append(time.perf_counter() - begin)
     return median(times)
 
 
-def _measure_network(mesh: Mesh, group: dist.ProcessGroup) -> Link:
+def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> Link:
     """Measure the link between ranks of different hosts, or between any two if ranks share no memory."""
-    half, measured = mesh.size // 2, b""
+    mesh, measured = transport.mesh, b""
+    half = mesh.size // 2
     with mesh.begin():
         if mesh.rank < half:
-            measured = _LINK.pack(*_measure_link(Pair(mesh, mesh.rank + half, asks=True)))
+            measured = _LINK.pack(*_measure_link(Pair(transport, mesh.rank + half, asks=True)))
         elif mesh.rank < 2 * half:
-            _measure_link(Pair(mesh, mesh.rank - half, asks=False))
+            _measure_link(Pair(transport, mesh.rank - half, asks=False))
     links = [_LINK.unpack(each) for each in all_gather_bytes(measured, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
     if not mesh.has_network:  # its cores work on a message all the time, so no rank can hide any of it
@@ -138,8 +139,8 @@ def _measure_network(mesh: Mesh, group: dist.ProcessGroup) -> Link:
 class Pair:
     """One rank's end of a pair: one of the two asks, and the other one answers. Both call the same methods in turn."""
 
-    def __init__(self, mesh: Mesh, peer: int, asks: bool) -> None:
-        self.mesh, self.peer, self.asks = mesh, peer, asks
+    def __init__(self, transport: Tcp, peer: int, asks: bool) -> None:
+        self.transport, self.peer, self.asks = transport, peer, asks
 
     def seconds(self, rounds: int, messages: int, nbytes: int, answer: int = 1) -> float:
         """Return the median seconds of a round: from its first message until all ``answer`` bytes have arrived."""
@@ -148,14 +149,14 @@ class Pair:
         memory, times = torch.from_numpy(np.zeros(nbytes + answer, dtype=np.uint8)), list[float]()
         for _ in range(rounds):
             begin = time.perf_counter()
-            execute(plan, memory, None, self.mesh, None)
+            self.transport.execute(plan, memory, None, None)
             times.append(time.perf_counter() - begin)
         return median(times)
 
     def share(self, goes_on: bool) -> bool:
         """Return what the asking rank has given: it sends ``goes_on``, and the other one receives it."""
         byte = torch.tensor([goes_on], dtype=torch.uint8)
-        execute(self._plan([self._message(0, Span(0, 1), self.asks)]), byte, None, self.mesh, None)
+        self.transport.execute(self._plan([self._message(0, Span(0, 1), self.asks)]), byte, None, None)
         return bool(byte[0])
 
     def _round(self, messages: int, data: Span, answer: Span) -> Plan:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,6 +96,24 @@ class Decode(NamedTuple):
 Instruction = Send | Recv | Wait | Reduce | Average | Encode | Decode
 
 
+def spans_of(do: Instruction) -> tuple[Span, ...]:
+    """Return the spans of an instruction; the one that it writes is the first."""
+    match do:
+        case Send():
+            return do.spans
+        case Recv():
+            return (do.into,)
+        case Reduce():
+            return do.into, *do.operands
+        case Average():
+            return (do.span,)
+        case Encode():
+            return do.into, *do.spans
+        case Decode():
+            return do.into, do.coded
+    return ()
+
+
 # What follows a program: a loop in compiled code, or Python, over NCCL.
 COMPILED, PYTHON = "compiled", "python"
 # How far an executor may run ahead: a task begins only if all tasks that many places before it are done.
@@ -113,30 +131,19 @@ class Task(NamedTuple):
     after: tuple[int, ...]
 
 
-class Flat(NamedTuple):
-    """Keep the same program as arrays, which `tcp.state` describes."""
-
-    tasks: Any  # records, as `instructions` and `spans`
-    after: Ints
-    instructions: Any
-    spans: Any
-    messages: int
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Keep one rank's program, the elements of scratch memory it needs, and if it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
-    peers, and as many messages as it receives. ``flat`` is the program as arrays. ``first_sends`` has the peers to
-    which the rank sends, and the first step in which it does.
+    peers, and as many messages as it receives. ``first_sends`` has the peers to which the rank sends, and the first
+    step in which it does.
     """
 
     program: tuple[Task, ...]
     scratch: int
     writes: bool
     exchanges: bool
-    flat: Flat
     first_sends: dict[int, int]
 
     def instructions(self) -> Iterator[Instruction]:

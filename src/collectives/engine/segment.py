@@ -17,20 +17,21 @@ import secrets
 import socket
 import struct
 import warnings
-from typing import Any
 from weakref import finalize
 
 from torch import distributed as dist
 
 from collectives.engine.handshake import all_gather_bytes
 from collectives.engine.mesh import Mesh
-from collectives.engine.shm import HEADER, REGION, new_rank
-from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
+from collectives.engine.transport import MAX_RANKS_PER_HOST
+
+# Bytes of each rank: a header and, behind all headers, two slots for each of two blocks. `shm` says what is in them.
+HEADER, SLOT = 4096, 1 << 20
+REGION = 4 * SLOT
 
 SECONDS = 30  # that the first rank may take to pass the memory on
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 LIMIT = struct.pack("ll", SECONDS, 0)  # seconds and microseconds
-SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_size_t
@@ -39,19 +40,14 @@ _LIBC.munmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 
 
 class Segment:
-    """The shared memory as one rank has mapped it, and the arrays of its calls."""
+    """The shared memory of so many ranks as one of them has mapped it."""
 
-    def __init__(self, descriptor: int, mesh: Mesh) -> None:
-        ranks = mesh.ranks_per_host
+    def __init__(self, descriptor: int, ranks: int) -> None:
         nbytes = ranks * (HEADER + REGION)
         if os.fstat(descriptor).st_size != nbytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise OSError("memory of another size, or whose size may change")
         self.address = _mapped(descriptor, nbytes)
         finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False  # a thread may still use it
-        self.rank = new_rank(self.address, ranks, mesh.rank % ranks)  # the record that compiled code reads and writes
-        self.rank["spins"] = SPINS_ALONE if mesh.spins == MANY_SPINS else 0
-        self.at = self.rank.ctypes.data
-        self.entered: dict[bytes, Any] = {}  # of the last call that sent messages: what it publishes
 
 
 def _mapped(descriptor: int, nbytes: int) -> int:
@@ -110,7 +106,7 @@ def _give(listener: socket.socket, mesh: Mesh) -> Segment:
                 if is_ours(peer):
                     socket.send_fds(peer, [b"."], [descriptor])
                     given += 1
-        return Segment(descriptor, mesh)
+        return Segment(descriptor, mesh.ranks_per_host)
     finally:
         os.close(descriptor)
 
@@ -127,7 +123,7 @@ def _take(name: bytes, mesh: Mesh) -> Segment:
     if len(descriptors) != 1:
         raise OSError("no memory")
     try:
-        return Segment(descriptors[0], mesh)
+        return Segment(descriptors[0], mesh.ranks_per_host)
     finally:
         os.close(descriptors[0])
 

@@ -17,14 +17,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, types  # type: ignore[attr-defined]
-from numba.extending import intrinsic
+import torch
+from numba import carray  # type: ignore[attr-defined]
+from torch import distributed as dist
 
 from collectives.compiled import compiled
+from collectives.engine.buffers import address, scratch_of, shared_tensors
 from collectives.engine.handshake import NO_CALL, Message, unexpected
 from collectives.engine.kernels import KERNELS, Kernels, combine, divide, kernels
 from collectives.engine.mesh import Mesh
+from collectives.engine.segment import HEADER, REGION, SLOT, Segment, share
 from collectives.engine.slots import ENTERED, OWN, SLOTS, SOURCE, TARGET, SlotPlan, nothing
 from collectives.engine.system import (
     BILLION,
@@ -35,6 +37,7 @@ from collectives.engine.system import (
     memmove,
     now,
     one_at_a_time,
+    pointer,
     sched_getcpu,
     sched_yield,
     sleep,
@@ -42,31 +45,31 @@ from collectives.engine.system import (
     swap,
     wake,
 )
-from collectives.engine.transport import MAX_RANKS_PER_HOST
+from collectives.engine.tcp.execute import Tcp
+from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
 from collectives.schedule import Ints
 
 if TYPE_CHECKING:
-    from collectives.engine.segment import Segment
+    from collectives.engine.call import Call
+    from collectives.engine.compiled_call import CompiledCall
 
 # What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
 # ranks do not fit.
 FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
+SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
 SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding before a rank sleeps, and of its sleep
 
 # Nanoseconds of yielding before a rank leaves a core that it shares with the peer, and before it does so again. Ranks
 # share one if there are fewer cores than ranks, so then they stay.
 MOVE_AFTER, MOVE_AGAIN = BILLION // 50_000, BILLION // 1000
 
-# Bytes of each rank before the slots: its count and, beside it, digests of its last two calls, and the core on which it
+# Bytes of a rank's header: its count and, beside it, digests of its last two calls, and the core on which it
 # has last run; then, of the two calls, the signatures and the splits.
-HEADER = 4096
 DIGESTS, EACH_DIGEST, CORE = 8, 8, 24
 SIGNATURES, EACH_SIGNATURE = 128, 64
 SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS_PER_HOST`
 SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
-SLOT = 1 << 20  # bytes of all chunks' slices
-REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
 LINE = 64  # bytes of a line of the cache
 NOTHING, NO_EDGES = nothing(), np.zeros(2, dtype=np.int64)
@@ -100,21 +103,6 @@ RANK = _record(
     ("addresses", np.int64, MAX_RANKS_PER_HOST),
     ("cores", np.int64, CORE_WORDS),
 )
-
-
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    """Return a number as the pointer that `carray` takes."""
-    del context, address
-
-    def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        del target, signature
-        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), code
-
-
-pointer: Any = _pointer
 
 
 @compiled
@@ -456,65 +444,109 @@ def _hash(signature: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(signature, digest_size=8).digest(), "little", signed=True)
 
 
-def execute(made: SharedCall, own: int, source: int, target: int, mesh: Mesh, has_barrier: bool) -> None:
-    """Execute a call on this rank's tensors, by their addresses; `run` says what they are.
-
-    Raises MessageError where a peer fails or is late.
-    """
-    at, goes_on = mesh.segment.at, False
-    while (status := run(at, made.at, own, source, target, has_barrier, goes_on)) != FINISHED:
-        _look(mesh, mesh.segment, status)
-        goes_on = True
-
-
-def enter(mesh: Mesh) -> None:
-    """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
-    segment = mesh.segment
-    if mesh.signature not in segment.entered:
-        segment.entered = {mesh.signature: _no_data(mesh.signature)}
-    execute(segment.entered[mesh.signature], 0, 0, 0, mesh, has_barrier=False)
-
-
 def _no_data(signature: bytes) -> SharedCall:
     return _shared_call(NOTHING, NO_EDGES, 1, 1, Kernels(0, 0, 0, 0, 1), signature)
 
 
-def _look(mesh: Mesh, segment: Segment, status: int) -> None:
-    """Raise MessageError if the peer that this rank waits for calls differently, has gone or given up, or is late."""
-    me = segment.rank[0]
-    number, step, mark = int(me["peer"]), int(me["step"]), int(me["mark"])
-    peer = mesh.on_host[number]
-    if status == DIFFERENT:
-        came, asked = ((mesh.call, step, 0, each) for each in (_signature_of(segment, number), mesh.signature))
-        raise mesh.explained(Message(peer, step, is_sent=False), unexpected(came, asked))
-    if status == UNEVEN:
-        ends = f"rank {mesh.names[peer]} and rank {mesh.names[mark]}"
-        why = OSError(f"splits of {ends} do not fit: {_describe_splits(segment, peer, mark)}")
-        raise mesh.explained(Message(mark if peer == mesh.rank else peer, step, is_sent=False), why)
-    if (own := _count_of(segment, int(me["rank"]))) < 0:
-        peer = mesh.on_host[-1 - own]
-        mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
-        mesh.check_peers([Message(peer, step, is_sent=False)])
-    mesh.check_memory(peer, step, lambda: _count_of(segment, number) >= mark, partial(give_up, segment.at))
+class SharedMemory(Tcp):
+    """The transport of ranks that share memory: a `transport.Transport`.
 
+    What goes to other hosts, and what no slot takes, goes by messages. Connections also say why a peer does not come.
+    """
 
-def _count_of(segment: Segment, number: int) -> int:
-    return ctypes.c_int64.from_address(segment.address + number * HEADER).value
+    def __init__(self, mesh: Mesh, segment: Segment) -> None:
+        super().__init__(mesh)
+        self.ranks_per_host, self._segment = mesh.ranks_per_host, segment
+        self._rank = new_rank(segment.address, mesh.ranks_per_host, mesh.rank % mesh.ranks_per_host)
+        self._rank["spins"] = SPINS_ALONE if mesh.spins == MANY_SPINS else 0
+        self._at = self._rank.ctypes.data
+        self._entered: dict[bytes, SharedCall] = {}  # of the last call that sent messages: what it publishes
 
+    @classmethod
+    def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Tcp:
+        """Exchange addresses with all ranks of the group, and share memory with those of this host if all can."""
+        mesh = Mesh(group, is_background)
+        segment = share(group, mesh) if mesh.ranks_per_host > 1 else None
+        return cls(mesh, segment) if segment else Tcp(mesh)
 
-def _signature_of(segment: Segment, peer: int) -> bytes:
-    at = segment.address + peer * HEADER + SIGNATURES + int(segment.rank[0]["epoch"] & 1) * EACH_SIGNATURE
-    return ctypes.string_at(at, len(NO_CALL))
+    def run(self, made: CompiledCall, call: Call) -> None:
+        """Perform a call, in stages if there are any; `Tcp.run` says what it raises."""
+        if not made.stages:
+            super().run(made, call)
+        elif made.is_shared and call.output is not None:
+            at = call.output.data_ptr()
+            self._run_stages(made, call, (at, at, at), None)
+        else:
+            own, source, target = shared_tensors(call, made, self.mesh.rank)
+            scratch = scratch_of(made, call.any_tensor())
+            self._run_stages(made, call, (address(own), address(source), address(target)), scratch)
 
+    def _run_stages(
+        self, made: CompiledCall, call: Call, at: tuple[int, int, int], scratch: torch.Tensor | None
+    ) -> None:
+        """Execute the stages one after the other. ``at`` are the addresses of own memory, source and target."""
+        mesh = self.mesh
+        mesh.begin(made.signature)
+        try:
+            for stage in made.stages:
+                if isinstance(stage, SharedCall):
+                    self.execute_shared(stage, *at, made.waits_for_all)
+                else:
+                    self.execute(stage, call.flat_output(), scratch, call.op)
+            if len(made.stages) > 1:
+                mesh.check_aborts()
+        except BaseException as error:
+            mesh.fail(error)
+            raise
+        finally:
+            mesh.end()
 
-def _describe_splits(segment: Segment, sender: int, receiver: int) -> str:
-    """Return what the two ranks send and expect."""
-    ranks, parity = int(segment.rank[0]["ranks"]), int(segment.rank[0]["epoch"] & 1)
-    sent, expected = (
-        ctypes.c_int64.from_address(segment.address + rank * HEADER + SPLITS + parity * EACH_SPLITS + 8 * at).value
-        for rank, at in ((sender, receiver), (receiver, ranks + sender))
-    )
-    return f"got {sent} elements, expected {expected}"
+    def execute_shared(self, made: SharedCall, own: int, source: int, target: int, has_barrier: bool) -> None:
+        """Execute a stage within a call on this rank's tensors, by their addresses; `run` says what they are.
+
+        Raises MessageError where a peer fails or is late.
+        """
+        status = run(self._at, made.at, own, source, target, has_barrier, False)
+        while status != FINISHED:
+            self._explain(status)
+            status = run(self._at, made.at, own, source, target, has_barrier, True)
+
+    def enter(self) -> None:
+        """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
+        signature = self.mesh.signature
+        if signature not in self._entered:
+            self._entered = {signature: _no_data(signature)}
+        self.execute_shared(self._entered[signature], 0, 0, 0, has_barrier=False)
+
+    def _explain(self, status: int) -> None:
+        """Raise MessageError if the peer that this rank waits for calls differently, has gone, given up, or is late."""
+        me, mesh = self._rank[0], self.mesh
+        number, step, mark = int(me["peer"]), int(me["step"]), int(me["mark"])
+        peer, parity = mesh.on_host[number], int(me["epoch"] & 1)
+        if status == DIFFERENT:
+            theirs = ctypes.string_at(self._header(number) + SIGNATURES + parity * EACH_SIGNATURE, len(NO_CALL))
+            came, asked = ((mesh.call, step, 0, each) for each in (theirs, mesh.signature))
+            raise mesh.explained(Message(peer, step, is_sent=False), unexpected(came, asked))
+        if status == UNEVEN:
+            ends = f"rank {mesh.names[peer]} and rank {mesh.names[mark]}"
+            sent, expected = (
+                self._word(rank, SPLITS + parity * EACH_SPLITS + 8 * at)
+                for rank, at in ((number, mark), (mark, self.ranks_per_host + number))
+            )
+            why = OSError(f"splits of {ends} do not fit: got {sent} elements, expected {expected}")
+            raise mesh.explained(Message(mark if peer == mesh.rank else peer, step, is_sent=False), why)
+        if (own := self._word(int(me["rank"]))) < 0:
+            peer = mesh.on_host[-1 - own]
+            mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
+            mesh.check_peers([Message(peer, step, is_sent=False)])
+        mesh.check_memory(peer, step, lambda: self._word(number) >= mark, partial(give_up, self._at))
+
+    def _header(self, rank: int) -> int:
+        return self._segment.address + rank * HEADER
+
+    def _word(self, rank: int, at: int = 0) -> int:
+        """Return a word of a rank's header; the first is its count."""
+        return ctypes.c_int64.from_address(self._header(rank) + at).value
 
 
 def _compile() -> None:

@@ -123,6 +123,21 @@ def _call_kernel(context: Any, function: Any, into: Any, one: Any, other: Any, c
 call_kernel: Call = _call_kernel
 
 
+@intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    """Return a number as the pointer that `carray` takes."""
+    del context, address
+
+    def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del target, signature
+        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), code
+
+
+pointer: Call = _pointer
+
+
 # Words that two processes share.
 _WORD = ir.IntType(64)
 

@@ -1,4 +1,4 @@
-"""The choice of a group's transport on this machine, and of the ranks that share memory."""
+"""What carries a group's calls: the protocol of all transports, and which ranks of this machine share memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import importlib
 import os
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import distributed as dist
 
 from collectives.engine.system import FUTEX
+
+if TYPE_CHECKING:
+    from collectives.engine.call import Call
+    from collectives.engine.compiled_call import CompiledCall
 
 # The variable that keeps the ranks of a host on TCP, too.
 VARIABLE = "COLLECTIVES_TRANSPORT"
@@ -18,6 +24,25 @@ MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a call with stages on hosts, and between 
 MAX_RANKS_PER_HOST = 32  # that share memory
 # How many times a rank polls its sockets, yielding in between, before it sleeps: about a millisecond, or 8 us.
 MANY_SPINS, FEW_SPINS = 2000, 16
+
+
+class Transport(Protocol):
+    """Execute one rank's programs, one call after the other: by shared memory, TCP or NCCL.
+
+    ``ranks_per_host`` ranks in a row share memory. If they are several, `CompiledCall.stages` has what they do there.
+    """
+
+    ranks_per_host: int
+
+    @classmethod
+    def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Transport:
+        """Return the transport of this rank. All ranks of the group call it, at the same place among their calls."""
+
+    def run(self, made: CompiledCall, call: Call) -> None:
+        """Perform a call on its tensors: follow ``made.plan``. Raises MessageError if a peer fails or is late."""
+
+    def close(self) -> None:
+        """Have the call in progress and the peers that wait for this rank fail; called from any thread."""
 
 
 def shared_memory_or_none() -> Any:

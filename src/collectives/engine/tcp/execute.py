@@ -1,4 +1,4 @@
-"""Execute one rank's plan of messages on CPU tensors, over the connections of a mesh.
+"""Perform one rank's calls on CPU tensors by messages, over the connections of a mesh.
 
 The `loop` is compiled. Whenever it pauses, the mesh looks for lost peers, aborts and the timeout. It is compiled when
 this file is first imported on a machine, and loaded from numba's cache later: before ranks are forked, where a server
@@ -8,18 +8,22 @@ forks them. Ranks that start together wait for the one that compiles.
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import Any
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import distributed as dist
 
-from collectives.engine.cache import BoundedCache
-from collectives.engine.codec import codec_kernels
-from collectives.engine.handshake import GONE, HEADER, Message, unexpected
+from collectives.engine.buffers import fill, hand_over
+from collectives.engine.codec import codec_kernels, rounded, whole_blocks
+from collectives.engine.compile import as_plan
+from collectives.engine.handshake import BARRIER, GONE, HEADER, Message, unexpected
 from collectives.engine.kernels import kernels
 from collectives.engine.mesh import Mesh
-from collectives.engine.program import Flat, Plan
+from collectives.engine.program import Plan, Recv, Send, Span, Task, Wait
 from collectives.engine.system import BILLION, one_at_a_time
 from collectives.engine.tcp.loop import FAILED, FINISHED, run
 from collectives.engine.tcp.state import (
@@ -30,100 +34,172 @@ from collectives.engine.tcp.state import (
     DIFFERENT,
     NONE,
     SEND,
+    Flat,
     LoopState,
+    addresses,
     flatten,
     new_links,
     new_state,
 )
+from collectives.schedule import Ints
+
+if TYPE_CHECKING:
+    from collectives.engine.call import Call
+    from collectives.engine.compiled_call import CompiledCall
 
 # Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a handshake is pending.
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
-def execute(
-    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, mesh: Mesh, op: Any, codec: str | None = None
-) -> None:
-    """Execute a plan of messages within a call; without an op nothing is reduced, with a codec messages are encoded.
+class _Ready(NamedTuple):
+    """The arrays of a plan, and the address of the table that has theirs."""
 
-    Raises MessageError, which names step and peer, if a peer is lost, gives up, calls differently, or is late.
-    """
-    mesh.connect(made.first_sends)
-    mesh.loop = mesh.loop or _Loop(mesh)
-    program, state = made.flat, mesh.loop.state(made.flat)
-    HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
-    CALL_FORMAT.pack_into(
-        state.call,
-        0,
-        tensor.data_ptr(),
-        tensor.data_ptr() if scratch is None or not made.scratch else scratch.data_ptr(),
-        *kernels(op, tensor.dtype),
-        *(codec_kernels(codec) if codec else (0, 0, 0)),
-        mesh.size,
-        mesh.listener.fileno(),
-        made.exchanges,
-        mesh.has_network,
-        0 if mesh.has_network else mesh.spins,
-        0,
-    )
-    while (status := run(program, state, PAUSE_SOON if mesh.has_pending else PAUSE_AFTER)) != FINISHED:
-        _look(program, state, mesh, status == FAILED)
+    program: Flat
+    state: LoopState
+    table: Ints
+    at: int
 
 
-class _Loop:
-    """The arrays of the loop over one mesh, one of whose calls runs at a time."""
+class Tcp:
+    """The transport of ranks that share no memory: a `transport.Transport`."""
+
+    ranks_per_host = 1
 
     def __init__(self, mesh: Mesh) -> None:
-        self._links, self._descriptors = new_links(mesh.size), mesh.descriptors
-        self._kept = BoundedCache[tuple[Flat, LoopState]](
-            lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1]))
+        self.mesh, self._links = mesh, new_links(mesh.size)
+        self._ready: WeakKeyDictionary[Plan, _Ready] = WeakKeyDictionary()
+
+    @classmethod
+    def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Tcp:
+        """Exchange addresses with all ranks of the group, each of which calls this."""
+        return cls(Mesh(group, is_background))
+
+    def run(self, made: CompiledCall, call: Call) -> None:
+        """Perform a call. Raises MessageError, which names step and peer, if a peer fails or is late."""
+        if made.codec:
+            tensor = call.flat_output()
+            work = whole_blocks(made.codec, tensor)
+            self._run(made, call, work, work.new_empty(made.plan.scratch))
+            tensor.copy_(rounded(made.codec, work)[: len(tensor)])
+        else:
+            work, scratch = fill(call, made, self.mesh.rank, self.mesh.size)
+            self._run(made, call, work, scratch)
+            hand_over(call, work, made.edges, self.mesh.rank, self.mesh.size)
+
+    def close(self) -> None:
+        """Close the connections, from any thread: a call in progress here fails, and so do ranks that wait for it."""
+        self.mesh.close()
+
+    def enter(self) -> None:
+        """Show others what this rank calls, beyond what its messages say."""
+
+    def _run(self, made: CompiledCall, call: Call, work: torch.Tensor, scratch: torch.Tensor) -> None:
+        with self.mesh.begin(made.signature):
+            self.enter()
+            self.execute(made.plan, work, scratch, call.op, made.codec)
+            if made.waits_for_all:
+                self._barrier(pairs=call.splits is not None)
+            self.mesh.check_aborts()
+
+    def execute(
+        self, plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, op: Any, codec: str | None = None
+    ) -> None:
+        """Execute a plan within a call; without an op nothing is reduced, with a codec messages are encoded.
+
+        Raises what `run` does.
+        """
+        mesh, made = self.mesh, self._ready.get(plan) or self._prepare(plan)
+        mesh.connect(plan.first_sends)
+        HEADER.pack_into(made.state.header.data, 0, mesh.call, 0, 0, mesh.signature)
+        CALL_FORMAT.pack_into(
+            made.state.call,
+            0,
+            tensor.data_ptr(),
+            tensor.data_ptr() if scratch is None or not plan.scratch else scratch.data_ptr(),
+            *kernels(op, tensor.dtype),
+            *(codec_kernels(codec) if codec else (0, 0, 0)),
+            mesh.size,
+            mesh.listener.fileno(),
+            plan.exchanges,
+            mesh.has_network,
+            0 if mesh.has_network else mesh.spins,
+            0,
         )
+        while (status := run(made.at, PAUSE_SOON if mesh.has_pending else PAUSE_AFTER)) != FINISHED:
+            self._look(made, status == FAILED)
 
-    def state(self, program: Flat) -> LoopState:
-        """Return the arrays for a program."""
-        return self._kept.get(id(program), partial(self._make, program))[1]
+    def _prepare(self, plan: Plan) -> _Ready:
+        program = flatten(plan.program)
+        made = self._ready[plan] = _ready(program, new_state(program, self._links, self.mesh.descriptors))
+        return made
 
-    def _make(self, program: Flat) -> tuple[Flat, LoopState]:
-        # Both, because another program could get the number of one that went.
-        return program, new_state(program, self._links, self._descriptors)
+    def _barrier(self, pairs: bool) -> None:
+        """Return when every rank of the group is in this call: a dissemination barrier, log2(p) messages long.
+
+        The root of a broadcast receives nothing, so it would go on although another rank has failed, or calls a reduce.
+        In round i rank r hears from rank r - 2**i, which has heard from 2**i ranks by then. The messages carry the
+        call's signature, as all do. With ``pairs`` each rank hears from every other one first, which finds a message
+        that one of the two has not expected.
+        """
+        plan = _barrier_plan(self.mesh.rank, self.mesh.size, pairs)
+        self.execute(plan, torch.zeros(2, dtype=torch.uint8), None, None)
+
+    def _look(self, made: _Ready, has_failed: bool) -> None:
+        """Accept connections. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
+        state, mesh = made.state, self.mesh
+        if has_failed:
+            call = state.call[0]
+            peer = state.peers[call["failed_peer"]]
+            awaited = [int(peer["out" if call["failed_sending"] else "into"]["first"])]
+            self._lose(made, awaited[0])
+        else:
+            blocked = state.tasks[state.tasks["status"] == BLOCKED]
+            awaited = made.program.instructions["number"][blocked["at"]].tolist()
+        mesh.progress(0.0)
+        if awaited:  # some task still waits
+            mesh.check_peers([_message(made, number) for number in awaited])
+
+    def _lose(self, made: _Ready, number: int) -> None:
+        """Record that the connection of this message has failed, and why."""
+        message, why = _message(made, number), int(made.state.call[0]["failed_why"])
+        error = ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
+        if why == DIFFERENT:
+            came = made.state.messages[number]
+            expected = self.mesh.call, message.step, int(came["nbytes"]), self.mesh.signature
+            error = unexpected(HEADER.unpack(came["header"].tobytes()), expected)
+        self.mesh.lose(message.peer, message.is_sent, error)
 
 
-def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None:
-    """Accept connections. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
-    if has_failed:
-        call = state.call[0]
-        peer = state.peers[call["failed_peer"]]
-        awaited = [int(peer["out" if call["failed_sending"] else "into"]["first"])]
-        _lose(program, state, mesh, awaited[0])
-    else:
-        blocked = state.tasks[state.tasks["status"] == BLOCKED]
-        awaited = program.instructions["number"][blocked["at"]].tolist()
-    mesh.progress(0.0)
-    if awaited:  # some task still waits
-        mesh.check_peers([_message(program, state, number) for number in awaited])
+def _ready(program: Flat, state: LoopState) -> _Ready:
+    table = addresses(program, state)
+    return _Ready(program, state, table, table.ctypes.data)
 
 
-def _lose(program: Flat, state: LoopState, mesh: Mesh, number: int) -> None:
-    """Record that the connection of this message has failed, and why."""
-    message, why = _message(program, state, number), int(state.call[0]["failed_why"])
-    error = ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
-    if why == DIFFERENT:
-        came = state.messages[number]
-        expected = mesh.call, message.step, int(came["nbytes"]), mesh.signature
-        error = unexpected(HEADER.unpack(came["header"].tobytes()), expected)
-    mesh.lose(message.peer, message.is_sent, error)
-
-
-def _message(program: Flat, state: LoopState, number: int) -> Message:
+def _message(made: _Ready, number: int) -> Message:
     """Return a message as the mesh names it."""
-    kind, _, peer, step, *_ = program.instructions[state.messages[number]["instruction"]].tolist()
+    kind, _, peer, step, *_ = made.program.instructions[made.state.messages[number]["instruction"]].tolist()
     return Message(peer, step, is_sent=kind == SEND)
+
+
+@cache
+def _barrier_plan(rank: int, p: int, pairs: bool) -> Plan:
+    """Return a byte to the ranks, and from the ranks, of each round; one round after the other."""
+    others, distances = [*range(rank + 1, p), *range(rank)], [1 << i for i in range((p - 1).bit_length())]
+    rounds = [([(rank + distance) % p], [(rank - distance) % p]) for distance in distances]
+    tasks, numbers = list[Task](), count()
+    for i, (targets, sources) in enumerate([(others, others), *rounds] if pairs else rounds):
+        sends = [Send(next(numbers), each, BARRIER + i, (Span(0, 1),)) for each in targets]
+        receives = [Recv(next(numbers), each, BARRIER + i, Span(1, 2)) for each in sources]
+        waits = [Wait(do.number) for do in receives] + [Wait(do.number) for do in sends]
+        tasks.append(Task((*sends, *receives, *waits), (i - 1,) if i else ()))
+    return as_plan(tuple(tasks))
 
 
 def _compile() -> None:
     """Run an empty program, one process at a time: the others find its code in the cache."""
     with one_at_a_time(__file__):
         program = flatten(())
-        run(program, new_state(program, new_links(1), np.full(1, NONE, DESCRIPTORS)), 0)
+        run(_ready(program, new_state(program, new_links(1), np.full(1, NONE, DESCRIPTORS))).at, 0)
 
 
 _compile()

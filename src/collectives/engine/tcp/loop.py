@@ -13,11 +13,12 @@ import sys
 import termios
 
 import numpy as np
+from numba import carray  # type: ignore[attr-defined]
 
 from collectives.compiled import compiled
 from collectives.engine.codec import decode_span, encode_spans
 from collectives.engine.kernels import combine, divide
-from collectives.engine.program import AHEAD, Flat
+from collectives.engine.program import AHEAD
 from collectives.engine.system import (
     MILLION,
     SO_RCVLOWAT,
@@ -26,6 +27,7 @@ from collectives.engine.system import (
     error_number,
     ioctl,
     now,
+    pointer,
     poll,
     readv,
     sched_yield,
@@ -35,25 +37,35 @@ from collectives.engine.system import (
 from collectives.engine.tcp.state import (
     AVERAGE,
     BLOCKED,
+    CALL,
     CLOSED,
     DECODE,
+    DESCRIPTORS,
     DIFFERENT,
     DONE,
     ENCODE,
     HEADER_WORDS,
+    INSTRUCTION,
+    LINK,
     MAX_PARTS,
     MESSAGE,
     NEVER,
     NONE,
+    PEER,
     READY,
     RECV,
     REDUCE,
     SEND,
+    SPAN,
+    TASK,
+    TASK_STATE,
     WAIT,
+    Flat,
     LoopState,
     Records,
 )
 
+ARRAYS = len(Flat._fields) + len(LoopState._fields)
 # What `run` returns: the program is done; some time is over; somebody wants to connect; a connection has failed. What
 # `wait` returns beside: go on.
 FINISHED, PAUSE, LISTENER_READY, FAILED, GOING = range(5)
@@ -73,13 +85,15 @@ UNSENT_BYTES = termios.TIOCOUTQ if sys.platform == "linux" else 0  # elsewhere t
 
 
 @compiled
-def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
+def run(at: int, nanoseconds: int) -> int:
     """Run the program until it is done, or until the caller has to look at something; then call it again.
 
+    ``at`` is where `state.addresses` of the program and its state are: numba would take a microsecond to unpack arrays.
     It returns FINISHED, PAUSE after ``nanoseconds``, LISTENER_READY when somebody connects, or FAILED: the state
     says which connection has failed, and why. All peers that the program sends to are connected. One that it receives
     from may connect meanwhile.
     """
+    program, state = _arrays(at)
     if not state.call[0].has_begun:
         _begin(program, state)
     until = now(state.times) + nanoseconds
@@ -93,6 +107,30 @@ def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
             return FAILED
         if status != GOING:
             return status
+
+
+@compiled
+def _arrays(at: int) -> tuple[Flat, LoopState]:
+    each = carray(pointer(at), (ARRAYS, 2), np.int64)
+    program = Flat(
+        carray(pointer(each[0, 0]), each[0, 1], TASK),
+        carray(pointer(each[1, 0]), each[1, 1], np.int64),
+        carray(pointer(each[2, 0]), each[2, 1], INSTRUCTION),
+        carray(pointer(each[3, 0]), each[3, 1], SPAN),
+    )
+    state = LoopState(
+        carray(pointer(each[4, 0]), each[4, 1], MESSAGE),
+        carray(pointer(each[5, 0]), each[5, 1], TASK_STATE),
+        carray(pointer(each[6, 0]), each[6, 1], PEER),
+        carray(pointer(each[7, 0]), each[7, 1], CALL),
+        carray(pointer(each[8, 0]), each[8, 1], np.int64),
+        carray(pointer(each[9, 0]), each[9, 1], LINK),
+        carray(pointer(each[10, 0]), each[10, 1], DESCRIPTORS),
+        carray(pointer(each[11, 0]), each[11, 1], np.int64),
+        carray(pointer(each[12, 0]), each[12, 1], np.int64),
+        carray(pointer(each[13, 0]), each[13, 1], np.int64),
+    )
+    return program, state
 
 
 @compiled

@@ -15,7 +15,6 @@ from collectives.engine.program import (
     Average,
     Decode,
     Encode,
-    Flat,
     Instruction,
     Recv,
     Reduce,
@@ -23,6 +22,7 @@ from collectives.engine.program import (
     Span,
     Task,
     Wait,
+    spans_of,
 )
 from collectives.schedule import Ints
 
@@ -107,7 +107,7 @@ def flatten(program: tuple[Task, ...]) -> Flat:
     instructions = [do for task in program for do in task.instructions]
     for do in instructions:
         rows.append(_row(do, len(spans)))
-        spans += _spans(do)
+        spans += spans_of(do)
     starts = accumulate((len(task.instructions) for task in program), initial=0)
     behind = accumulate((len(task.after) for task in program), initial=0)
     return Flat(
@@ -115,38 +115,29 @@ def flatten(program: tuple[Task, ...]) -> Flat:
         np.array([earlier for task in program for earlier in task.after], dtype=np.int64),
         np.array(rows, INSTRUCTION),
         np.array(spans, SPAN),
-        sum(row[0] in (SEND, RECV) for row in rows),
     )
 
 
 def _row(do: Instruction, first: int) -> tuple[int, ...]:
     if isinstance(do, Wait):
         return WAIT, do.number, 0, 0, 0, 0, do.missing
-    last = first + len(_spans(do))
+    last = first + len(spans_of(do))
     if isinstance(do, Send | Recv):
         return SEND if isinstance(do, Send) else RECV, do.number, do.peer, do.step, first, last, 0
     return KINDS[type(do)], 0, 0, 0, first, last, 0
 
 
-def _spans(do: Instruction) -> tuple[Span, ...]:
-    match do:
-        case Send():
-            return do.spans
-        case Recv():
-            return (do.into,)
-        case Reduce():
-            return do.into, *do.operands
-        case Average():
-            return (do.span,)
-        case Encode():
-            return do.into, *do.spans
-        case Decode():
-            return do.into, do.coded
-    return ()
+class Flat(NamedTuple):
+    """The arrays of a program."""
+
+    tasks: Records  # of TASK, and one behind the last
+    after: Ints
+    instructions: Records  # of INSTRUCTION
+    spans: Records  # of SPAN
 
 
 class LoopState(NamedTuple):
-    """The arrays. ``polls`` is for ``poll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
+    """Those that change. ``polls`` is for ``poll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
 
     messages: Records  # of MESSAGE
     tasks: Records  # of TASK_STATE
@@ -169,7 +160,7 @@ def new_state(program: Flat, links: Records, descriptors: Records) -> LoopState:
     """Make the arrays for one program, call after call; the loop fills them when it begins."""
     peers = len(links)
     return LoopState(
-        np.zeros(program.messages, MESSAGE),
+        np.zeros(np.isin(program.instructions["kind"], (SEND, RECV)).sum(), MESSAGE),
         np.zeros(len(program.tasks), TASK_STATE),
         np.zeros(peers, PEER),
         np.zeros(1, CALL),
@@ -178,3 +169,8 @@ def new_state(program: Flat, links: Records, descriptors: Records) -> LoopState:
         descriptors,
         *(np.zeros(size, np.int64) for size in (3 * peers + 1, 2 * MAX_PARTS, 2)),
     )
+
+
+def addresses(program: Flat, state: LoopState) -> Ints:
+    """Return the address and the length of each array, in this order: what `loop.run` takes."""
+    return np.array([(each.ctypes.data, len(each)) for each in (*program, *state)])
