@@ -13,6 +13,12 @@ CHANNELS = 4
 CHUNK = 512 << 10
 CHUNK_RULE = ((128 << 10, 8), (64 << 10, 4), (32 << 10, 1))
 
+# NCCL 2.28 takes another channel for every 32 KiB of the buffer, and cuts no message of Simple below that.
+LEAST = 32 << 10
+
+# The rate that NCCL's search for paths gives a port of 10 Gbit/s, and what it takes where it finds no path.
+SLOW_PORT, NO_PATH = 1.2e9, 0.1e9
+
 PROTOCOLS = ("LL", "LL128", "Simple")
 
 
@@ -41,7 +47,8 @@ CORRECTIONS = {
     "Simple": (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 }
 LL_MOST = 20.4e9  # the rate that LL never exceeds
-PLATEAU = 1.4  # how many times as long a ring by Simple takes from 4 KiB a rank on, as the source calls it
+PLATEAU = 1.4  # how many times as long a ring by Simple takes, as the source calls it ...
+PLATEAU_FROM = 64 * 2  # ... from so many bytes a rank on: 64 for each channel, here of two
 CHAINED = 0.85  # the share of its rate that a tree keeps where one GPU has all its links between nodes
 
 
@@ -75,8 +82,9 @@ def seconds(
     of, nodes = CONSTANTS[algorithm, protocol], ranks // ranks_per_node
     rate = min(rate * of.share, LL_MOST if protocol == "LL" else inf)
     if algorithm == "ring":
-        slowed = PLATEAU if protocol == "Simple" and n >= 4096 * ranks else 1.0
-        latency = of.base + 2 * (ranks - nodes) * of.inside + 2 * (nodes - 1) * of.network
+        slowed = PLATEAU if protocol == "Simple" and n >= PLATEAU_FROM * ranks else 1.0
+        network = CONSTANTS["tree", protocol].network if ranks_per_node == 1 else of.network
+        latency = of.base + 2 * (ranks - nodes) * of.inside + 2 * (nodes - 1) * network
         return slowed * latency / 1e6 + n / (rate * ranks / (2 * (ranks - 1)))
     size, corrections = _log2(n // 64), CORRECTIONS[protocol]
     correction = chained * (corrections[size] if size < len(corrections) else 1.0)
@@ -93,6 +101,30 @@ def best(
     'LL128'
     """
     return min((seconds(algorithm, each, n, ranks, ranks_per_node, rate, chained), each) for each in PROTOCOLS)
+
+
+class Cut(NamedTuple):
+    """An all-reduce's channels, the messages of a channel's part in a step, and bytes sent for one of the buffer."""
+
+    channels: int
+    messages: int
+    sent: int
+
+
+def cut(algorithm: str, n: int, ranks: int, most_channels: int, rate: float = SLOW_PORT) -> Cut:
+    """Return how NCCL 2.28.9 cuts n bytes with one rank on each node (enqueue.cc, prims_simple.h).
+
+    LL sends a flag with every 4 bytes. By Simple a ring sends a part in two slices, a tree in chunks of 512 KiB.
+
+    >>> cut("tree", 1 << 20, ranks=8, most_channels=2), cut("ring", 1 << 20, ranks=8, most_channels=2)
+    (Cut(channels=2, messages=1, sent=1), Cut(channels=2, messages=2, sent=1))
+    """
+    protocol = min(("LL", "Simple"), key=lambda each: seconds(algorithm, each, n, ranks, 1, rate))
+    channels = max(1, min(most_channels, n // LEAST))
+    if protocol == "LL":
+        return Cut(channels, 1, 2)
+    part = n / channels
+    return Cut(channels, min(2, ceil(part / ranks / LEAST)) if algorithm == "ring" else ceil(part / CHUNK), 1)
 
 
 def _log2(n: int) -> int:

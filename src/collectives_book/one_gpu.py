@@ -6,13 +6,25 @@ ms reads as us on the real link.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
+from collectives.algorithms import build
+from collectives.figures.style import Picture, mark
+from collectives.launch import links
+from collectives.machine import machine
+from collectives.simulator.scaling import Case, segmented
+from collectives.simulator.simulation import simulate
+from collectives.units import format_bytes
+from collectives_book import nccl_formulas as nccl
+from collectives_book.figures import kit
 from collectives_book.figures.kit import Rows
+from collectives_book.figures.statements import us
 
 # The columns of the table; a row is one configuration at one size.
 #   hosts           as NCCL counts them
@@ -28,6 +40,12 @@ from collectives_book.figures.kit import Rows
 #   wrong           elements that were not what they had to be
 COLUMNS: tuple[str, ...] = ("hosts", "ranks", "where", "backend", "algorithm", "topology_file", "bytes", "samples")
 COLUMNS += ("median_us", "low_us", "high_us", "predicted_us", "wrong")
+
+# Our schedules beside NCCL's algorithms.
+OURS = {"Ring": "ring", "Tree": "two_tree"}
+
+# Up to so many ranks on one GPU each has two channels, and one beyond.
+FEW_RANKS = 8
 
 MAX_BYTES, MAX_ROWS = 1 << 24, 1 << 14
 
@@ -119,3 +137,92 @@ def _first(error: ValidationError) -> str:
     """Return the first problem in a line."""
     problem = error.errors()[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")
+
+
+def trial(path: str | Path) -> Rows:
+    """Return the rows of a trial program, in ms, with the columns of `COLUMNS`; ``low_us`` is the least sample."""
+    rows = pd.read_csv(path)
+    times = {
+        f"{new}_us": rows[f"{old}_ms"] * 1e3 for new, old in (("median", "median"), ("low", "least"), ("high", "most"))
+    }
+    known: dict[str, Any] = {
+        "ranks": rows.hosts,
+        "where": "cluster:5ms,25MB/s",
+        "backend": "nccl",
+        "predicted_us": rows.estimate_us,
+    }
+    named = rows.algorithm.replace("chosen by NCCL", "default")
+    told = rows.topology_file.astype(object).where(rows.topology_file.notna(), None)
+    return rows.assign(algorithm=named, topology_file=told, **times, **known)[list(COLUMNS)]
+
+
+def rings_and_trees(rows: Rows, hosts: int = 8) -> Rows:
+    """Return NCCL's rings and trees on so many hosts of one rank each, behind links that the simulator knows."""
+    own = rows[(rows.backend == "nccl") & rows.algorithm.isin(OURS) & rows.topology_file.isna()]
+    own = own[(own.hosts == hosts) & (own.ranks == hosts)]
+    return own[[links(where, hosts) is not None for where in own["where"]]]
+
+
+def simulated_us(algorithm: str, where: str, ranks: int, nbytes: int) -> float:
+    """Return the simulated time of our ring or two trees on these links, in the best number of segments.
+
+    >>> us(simulated_us("Ring", "cluster:5ms,25MB/s", ranks=8, nbytes=4))
+    '70 ms'
+    """
+    on = machine(str(links(where, ranks)))
+    return segmented(Case("all_reduce", OURS[algorithm], ranks, nbytes, on))[1].seconds * 1e6
+
+
+def as_nccl_cuts_us(algorithm: str, where: str, ranks: int, nbytes: int) -> float:
+    """Return the simulated time of a ring or a tree that is cut as NCCL cuts its own (`nccl_formulas.cut`).
+
+    >>> us(as_nccl_cuts_us("Tree", "cluster:5ms,25MB/s", ranks=8, nbytes=1 << 20))
+    '240 ms'
+    """
+    channels, messages, sent = nccl.cut(algorithm.lower(), nbytes, ranks, 2 if ranks <= FEW_RANKS else 1)
+    name = "segmented_ring" if algorithm == "Ring" else "two_tree" if channels == 2 else "tree"
+    pieces = channels * messages if algorithm == "Ring" else messages
+    schedule = build("all_reduce", name, ranks, segments=pieces)
+    return simulate(schedule, machine(str(links(where, ranks))), sent * nbytes, name).seconds * 1e6
+
+
+def times(rows: Rows) -> Picture:
+    """Return the figure of NCCL's rings and trees by size over simulated lines: as we cut the buffer, and as NCCL does.
+
+    ``rows`` as `rings_and_trees` has them.
+    """
+    if rows.empty:
+        return kit.nothing()
+    panels = {"lines: our ring and two trees": simulated_us, "lines: cut as NCCL cuts them": as_nccl_cuts_us}
+    drawn = pd.concat([lines(rows, by).assign(panel=name) for name, by in panels.items()], ignore_index=True)
+    about = f"NCCL's all-reduce on {rows.ranks.iloc[0]} emulated hosts that share a GPU, time by buffer"
+    look: dict[str, Any] = {"interval": ("low_us", "high_us"), "simulated": "simulated_us", "facet": "panel"}
+    look |= {"looks": lambda name: mark(OURS[name]), "height": 5.8}
+    return kit.curves(drawn, "bytes", "median_us", "algorithm", (kit.BYTES, kit.US), about, **look)
+
+
+def lines(rows: Rows, by: Callable[..., float]) -> Rows:
+    """Return the rows with ``simulated_us`` as this function has it, and rows without a measurement between them."""
+    sizes = sorted({*rows.bytes, *(1 << power for power in range(17, int(rows.bytes.max()).bit_length()))})
+    points = rows[["algorithm", "where", "ranks"]].drop_duplicates().merge(pd.Series(sizes, name="bytes"), how="cross")
+    points["simulated_us"] = [by(*point) for point in points.itertuples(index=False)]
+    return points.merge(rows.drop(columns=["where", "ranks", "samples"]), on=["algorithm", "bytes"], how="left")
+
+
+def crossing(rows: Rows, column: str = "median_us") -> float:
+    """Return the bytes at which the ring becomes faster than the tree, between two sizes as on a logarithmic figure."""
+    wide = rows.pivot(index="bytes", columns="algorithm", values=column).dropna()
+    ahead, sizes = np.log(wide.Ring / wide.Tree), np.log(wide.index.astype(float))
+    nth = int(np.argmax(ahead <= 0))
+    share = ahead.iloc[nth - 1] / (ahead.iloc[nth - 1] - ahead.iloc[nth])
+    return float(np.exp(sizes[nth - 1] + share * (sizes[nth] - sizes[nth - 1])))
+
+
+def predictions(rows: Rows) -> Rows:
+    """Return what NCCL predicts, what we simulate and what was measured, a line for each size: a table."""
+    rows = rows.sort_values(["algorithm", "bytes"], kind="stable")
+    cuts = [as_nccl_cuts_us(*point) for point in rows[["algorithm", "where", "ranks", "bytes"]].itertuples(index=False)]
+    said = {"NCCL predicts": rows.predicted_us, "simulated": cuts, "measured": rows.median_us}
+    table = pd.DataFrame(said, rows.index).map(us).assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
+    wide = table.pivot(index="size", columns="of", values=[*said]).swaplevel(axis="columns")
+    return wide.loc[[*dict.fromkeys(table["size"])], [(of, what) for of in OURS for what in said]]
