@@ -434,7 +434,7 @@ class FilledPorts:
         return (
             f'<figure class="drawn filled-ports"><style>{STYLE}</style>'
             '<label><input type="checkbox"> Add the second tree</label>'
-            f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(self.alt)}">'
+            f'<svg viewBox="0 0 {width} {height}" width="{1.5 * width:g}" role="img" aria-label="{escape(self.alt)}">'
             f"{body}</svg>"
             f'<figcaption><span class="alone">{alone}</span><span class="both">{both}</span></figcaption></figure>'
         )
