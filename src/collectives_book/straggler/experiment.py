@@ -102,22 +102,3 @@ class Straggler(Experiment):
         seconds = simulate(schedule, self.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
         own = {"slow_host": slow, "factor": factor, "simulated_us": round(seconds * 1e6, 3)}
         return row | own | {"load": os.getloadavg()[0]}
-
-
-def with_early_partners(p: int, nbytes: int, slow: Link) -> float:
-    """Return seconds of an all-reduce by halving and doubling for a rank so slow that all its partners are early.
-
-    In either half, what they send to it comes at the same time and shares its port evenly: the longest message, which
-    it needs first while halving, is there last. ``p`` is a power of two. With messages in a queue it would be
-    ``2 * (p - 1) / p * nbytes * slow.beta`` and the latencies, as if all links were slow.
-
-    >>> round(with_early_partners(8, 1 << 20, Link(latency=0.005, rate=6.25e6)), 3)
-    0.428
-    """
-    sizes = [nbytes >> step for step in range(1, p.bit_length())]
-    halved = sum(sizes) + sum(sizes[1:])  # all have come before it can go on, and then it sends the rest
-    sent = came = 0
-    for size in reversed(sizes):
-        sent = max(sent, came) + size
-        came = sum(min(size, other) for other in sizes)
-    return (halved + max(sent, came)) * slow.beta + 2 * len(sizes) * slow.alpha
