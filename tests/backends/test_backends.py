@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from collectives.bench.settings import group_by_launch
 from collectives.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
 from collectives.launch import launch, programs
+from collectives.launch.topology_file import topology_file
 from places import TASKS
 from sweep import each
 
@@ -197,6 +199,50 @@ def test_a_rank_takes_the_only_visible_gpu_or_its_own(
     monkeypatch.setenv("LOCAL_RANK", "5")
     assert nccl.device() == torch.device("cuda", taken)
     assert made_current == [taken]
+
+
+class Predicting:
+    """A process group over NCCL, and its own backend, which predicts so many microseconds."""
+
+    def __init__(self, microseconds: float, supports_time_estimate: bool = True) -> None:
+        self.microseconds, self.supports_time_estimate, self.open = microseconds, supports_time_estimate, False
+
+    def _get_backend(self, device: torch.device) -> "Predicting":
+        assert device.type == "cuda"
+        return self
+
+    def _start_time_estimate(self) -> None:
+        self.open = True
+
+    def _end_time_estimate(self) -> float:
+        self.open = False
+        return self.microseconds
+
+
+def test_what_nccl_predicts_is_for_the_link_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Undo the factor by which a topology file describes the link faster; -1 is NCCL's word for no prediction."""
+    (tmp_path / "topology.xml").write_text(topology_file(5e-3, 25e6, "eth0", {}))
+    asked: list[bool] = []
+
+    def predicted(one: Predicting) -> float | None:
+        monkeypatch.setattr(nccl, "group", lambda: one)
+        return nccl.predict(lambda: asked.append(one.open))
+
+    assert predicted(Predicting(6287.0)) == pytest.approx(6.287e-3)
+    monkeypatch.setenv("NCCL_TOPO_FILE", str(tmp_path / "topology.xml"))
+    assert predicted(Predicting(6287.0)) == pytest.approx(4.8 * 6.287e-3)
+    assert predicted(Predicting(-1.0)) is None
+    assert asked == [True] * 3
+    assert predicted(Predicting(6287.0, supports_time_estimate=False)) is None
+    assert len(asked) == 3
+
+
+def test_a_prediction_that_fails_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Predicting(-1.0)
+    monkeypatch.setattr(nccl, "group", lambda: one)
+    with pytest.raises(ZeroDivisionError):
+        nccl.predict(lambda: 1 // 0)
+    assert not one.open
 
 
 @pytest.mark.integration

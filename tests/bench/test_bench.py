@@ -28,7 +28,7 @@ ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
     *("auto", "auto_by", "segments", "executor", "transport", "bound_us", "in_place", "timing", "slowest_rank"),
-    "persistent",
+    *("persistent", "predicted_us"),
 }
 
 TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host

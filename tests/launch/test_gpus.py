@@ -54,6 +54,16 @@ def test_each_rank_on_loopback_is_a_host(daemons: Path) -> None:
     assert not any(Path(place).exists() for place in places.values())
 
 
+def test_nccl_gets_a_file_of_an_emulated_link(daemons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpus.shared(["host0", "host1"], "eth0", (5e-3, 25e6)) as made:
+        file = Path(made.common["NCCL_TOPO_FILE"])
+        assert 'name="eth0" speed="960" latency="1041.66667"' in file.read_text()
+    assert not file.parent.exists()
+    monkeypatch.setenv("NCCL_TOPO_FILE", "/etc/mine.xml")
+    with gpus.shared(["host0", "host1"], "eth0", (5e-3, 25e6)) as made:
+        assert "NCCL_TOPO_FILE" not in made.common
+
+
 def test_hosts_of_two_ranks_have_a_gpu_each_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpus.install(tmp_path, monkeypatch, gpus=2)
     library = wheel(tmp_path, "2.31.2", monkeypatch)

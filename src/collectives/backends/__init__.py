@@ -126,6 +126,14 @@ class Backend(ABC):
         """Return the process group of all ranks that it works in; None for torch's default group."""
         return None
 
+    def predict(self, call: Call) -> float | None:
+        """Return the seconds that the library itself predicts for a call that was performed before; None without them.
+
+        Every rank of the group calls it alike. Nothing is sent.
+        """
+        del call
+        return None
+
     def record(self) -> dict[str, Any]:
         """Return what it adds to this rank's environment record besides versions of packages: values that JSON has."""
         return {}

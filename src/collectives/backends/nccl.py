@@ -4,13 +4,15 @@ import ctypes
 import os
 import re
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from collectives.launch import gpus
+from collectives.launch import gpus, topology_file
 
 MAPS = Path("/proc/self/maps")  # the files that this process has mapped into its memory
 BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync
@@ -58,6 +60,24 @@ def group() -> dist.ProcessGroup:
     if not isinstance(made, dist.ProcessGroup):
         raise RuntimeError("this process is not a member of the group of all ranks")
     return made
+
+
+def predict(act: Callable[[], None]) -> float | None:
+    """Return the seconds that NCCL predicts for the collective of ``act`` in the group, by ncclGroupSimulateEnd.
+
+    They are those of the link itself where a topology file describes it some times as fast. None where torch or NCCL
+    has no prediction. Nothing is sent. The group must have made a call before, which makes its communicator, and every
+    rank calls this alike, because NCCL may connect the ranks for its choice.
+    """
+    backend: Any = group()._get_backend(torch.device("cuda"))
+    if not getattr(backend, "supports_time_estimate", False):
+        return None
+    backend._start_time_estimate()
+    try:
+        act()
+    finally:  # else NCCL takes all later calls of this thread for more of this one
+        microseconds = backend._end_time_estimate()
+    return float(microseconds) * topology_file.times_as_fast() * 1e-6 if microseconds > 0 else None
 
 
 def close() -> None:

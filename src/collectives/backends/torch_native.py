@@ -114,6 +114,12 @@ class Nccl(OnGpus, Gloo):
             )
         return {"NCCL_ALGO": shape} | ({"NCCL_PROTO": protocol} if protocol else {})
 
+    def predict(self, call: Call) -> float | None:
+        """Return the seconds of NCCL's cost model; None for what it makes of sends and receives, as an all-to-all."""
+        from collectives.backends import nccl
+
+        return nccl.predict(lambda: _perform(call))
+
 
 GLOO, NCCL = Gloo("gloo"), Nccl("nccl")
 

@@ -257,6 +257,7 @@ class _Case(NamedTuple):
     """Hold one configuration at one size on this rank; ``act`` makes its call, and returns ``did`` or None."""
 
     backend: Backend
+    call: Call
     buffers: _Buffers
     act: Callable[[], Performed | None]
     did: Performed
@@ -274,13 +275,13 @@ def _case(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers, p
         one.flush()
         act = prepared.enter_context(one.prepare(call))
     if output is None or given is None or buffers.input is given:
-        return _Case(one, buffers, act, did)
+        return _Case(one, call, buffers, act, did)
 
     def copy_and_act() -> Performed | None:
         output.copy_(given)
         return act()
 
-    return _Case(one, buffers, copy_and_act, did)
+    return _Case(one, call, buffers, copy_and_act, did)
 
 
 def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
@@ -299,6 +300,7 @@ def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], Non
         pairs = zip(configurations, devices, strict=True)
         cases = [_case(wanted, configuration, buffers[device], prepared) for configuration, device in pairs]
         did = (_one_by_one if wanted.back_to_back else _in_turn)(wanted, cases, times, wrong, on_round)
+        predicted = [case.backend.predict(case.call) for case in cases]
     last, slowest = _last(times)
     if wanted.back_to_back:
         dist.all_reduce(times)
@@ -308,6 +310,7 @@ def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], Non
         _row(wanted, n, configuration, did[which], samples[which].tolist(), int(wrong[which]))
         | {"device": devices[which].type, "timing": _timing(wanted, cases[which].backend)}
         | {"persistent": wanted.persistent, "slowest_rank": slowest[which]}
+        | {"predicted_us": (seconds := predicted[which]) and round(seconds * 1e6, 3)}
         for which, configuration in enumerate(configurations)
     ]
 

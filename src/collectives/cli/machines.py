@@ -200,9 +200,10 @@ def _shared_gpus(arguments: argparse.Namespace, stack: ExitStack) -> "Environmen
     asked, each = arguments.share_gpus, arguments.ranks_per_host
     if arguments.check or asked is False or not (asked or gpus.visible()):
         return None
+    link = units.parse_seconds(arguments.latency), units.parse_rate(arguments.rate)
     try:
         names = [name(rank // each) for rank in range(arguments.hosts * each)]
-        return stack.enter_context(gpus.shared(names, INTERFACE))
+        return stack.enter_context(gpus.shared(names, INTERFACE, link if arguments.racks == 1 else None))
     except ValueError as error:
         if asked:
             raise

@@ -140,7 +140,8 @@ def launch(request: Request) -> list[Event]:
         own = None
         if request.share_gpus:
             names = [name(rank // options.ranks_per_host) for rank in range(request.ranks)]
-            common, own = stack.enter_context(gpus.shared(names, INTERFACE))
+            link = None if options.pairs else (link_latency(latency), link_rate(rate))
+            common, own = stack.enter_context(gpus.shared(names, INTERFACE, link))
             request = request._replace(environment=common | dict(request.environment))
         hosts = stack.enter_context(cluster(count, latency, rate, private_memory=not request.share_gpus))
         for host, other, bytes_per_second in options.pairs:

@@ -14,11 +14,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import NamedTuple
 
+from collectives.launch import topology_file
 from collectives.processes import GRACE_SECONDS, ChildProcess, end, guarded, text
 
 # Set for ranks that share a GPU: they sleep while they wait for it, because a spinning thread takes a core from a rank.
@@ -80,12 +82,13 @@ def need(ranks: int) -> list[str]:
 
 
 @contextmanager
-def shared(hosts: Sequence[str], interface: str) -> Iterator[Environments]:
+def shared(hosts: Sequence[str], interface: str, link: tuple[float, float] | None = None) -> Iterator[Environments]:
     """Share GPUs among ranks, of which ``hosts`` has the name of each one's host; yield their variables.
 
     The ranks of a host see one GPU: host h the GPU h modulo the number of GPUs. Messages between hosts go through
-    sockets of the network ``interface``. A variable that the user has set keeps its value. Raises what `need` does, and
-    ValueError where a host has several ranks and NCCL is older than 2.30.
+    sockets of the network ``interface``. With a ``link`` of emulated hosts, seconds of latency and bytes/s, NCCL gets
+    a topology file of it. A variable that the user has set keeps its value. Raises what `need` does, and ValueError
+    where a host has several ranks and NCCL is older than 2.30.
     """
     ranks, names = len(hosts), list(dict.fromkeys(hosts))
     found = need(ranks)
@@ -96,12 +99,18 @@ def shared(hosts: Sequence[str], interface: str) -> Iterator[Environments]:
     if ranks > len(found):
         common |= {VARIABLE: "1", "NCCL_MAX_CTAS": "2" if ranks <= FEW_RANKS * len(found) else "1"}
     gpus = [{"CUDA_VISIBLE_DEVICES": found[names.index(host) % len(found)]} for host in hosts]
-    made = Environments(_not_set(common), [_not_set(one) | gpu for one, gpu in zip(own, gpus, strict=True)])
-    if ranks <= len(found):
+    with ExitStack() as stack:
+        if link:
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="topology-", ignore_cleanup_errors=True))
+            )
+            text = topology_file.topology_file(*link, interface, topology_file.cpu_attributes())
+            (folder / "topology.xml").write_text(text + "\n")
+            common[topology_file.VARIABLE] = str(folder / "topology.xml")
+        made = Environments(_not_set(common), [_not_set(one) | gpu for one, gpu in zip(own, gpus, strict=True)])
+        if ranks > len(found):
+            made = made._replace(common=made.common | stack.enter_context(mps()))
         yield made
-        return
-    with mps() as places:
-        yield made._replace(common=made.common | places)
 
 
 def _not_set(variables: dict[str, str]) -> dict[str, str]:
