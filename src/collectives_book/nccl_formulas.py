@@ -70,26 +70,35 @@ def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) 
 
 
 def seconds(
-    algorithm: str, protocol: str, n: int, ranks: int, ranks_per_node: int, rate: float, chained: float = CHAINED
+    algorithm: str,
+    protocol: str,
+    n: int,
+    ranks: int,
+    ranks_per_node: int,
+    rate: float,
+    chained: float = CHAINED,
+    latency: float = 0.0,
 ) -> float:
     """Return the seconds of a ``ring`` or ``tree`` by a protocol, for n bytes on nodes that send at ``rate`` each.
 
-    ``chained`` is 1 for balanced trees, whose two links between nodes belong to two GPUs.
+    ``chained`` is 1 for balanced trees, whose two links between nodes belong to two GPUs. ``latency`` is that of the
+    network in seconds where NCCL learns it, from a plug-in or a topology file; a hop by Simple counts it twice.
 
     >>> round(seconds("tree", "LL", 8, ranks=1024, ranks_per_node=8, rate=400e9) * 1e6, 1)
     85.2
     """
     of, nodes = CONSTANTS[algorithm, protocol], ranks // ranks_per_node
+    link = latency * 1e6 * (2 if protocol == "Simple" else 1)
     rate = min(rate * of.share, LL_MOST if protocol == "LL" else inf)
     if algorithm == "ring":
         slowed = PLATEAU if protocol == "Simple" and n >= PLATEAU_FROM * ranks else 1.0
         network = CONSTANTS["tree", protocol].network if ranks_per_node == 1 else of.network
-        latency = of.base + 2 * (ranks - nodes) * of.inside + 2 * (nodes - 1) * network
-        return slowed * latency / 1e6 + n / (rate * ranks / (2 * (ranks - 1)))
+        once = of.base + 2 * (ranks - nodes) * of.inside + 2 * (nodes - 1) * (network + link)
+        return slowed * once / 1e6 + n / (rate * ranks / (2 * (ranks - 1)))
     size, corrections = _log2(n // 64), CORRECTIONS[protocol]
     correction = chained * (corrections[size] if size < len(corrections) else 1.0)
-    latency = of.base + 2 * ((ranks_per_node - 1) * of.inside + _log2(nodes) * of.network)
-    return latency / 1e6 + n / (rate / 2 * correction)
+    once = of.base + 2 * ((ranks_per_node - 1) * of.inside + _log2(nodes) * (of.network + link))
+    return once / 1e6 + n / (rate / 2 * correction)
 
 
 def best(

@@ -1,8 +1,11 @@
 """NCCL on one GPU: its predictions follow its formulas, its cuts explain its times, and other rows are left out."""
 
+from xml.etree import ElementTree
+
 import pandas as pd
 import pytest
 
+from collectives.launch.topology_file import topology_file
 from collectives_book import nccl_formulas as nccl
 from collectives_book import one_gpu
 from places import ROOT
@@ -19,6 +22,20 @@ def test_nccls_own_prediction_follows_its_formulas(row: pd.Series) -> None:
     names = ["ring", "tree"] if row.algorithm == "default" else [row.algorithm.lower()]
     bus = nccl.SLOW_PORT if row.topology_file is None else nccl.NO_PATH
     assert min(predicted_us(name, row.bytes, row.hosts, bus) for name in names) == pytest.approx(row.predicted_us, 1e-3)
+
+
+def test_told_of_the_link_the_formula_names_the_faster_algorithm() -> None:
+    """Describe the link as the launcher does; with the file of the trial NCCL chose the ring from 1 KiB on."""
+    net = ElementTree.fromstring(topology_file(5e-3, 25e6, "eth0", {})).find(".//net").attrib
+    link = {"latency": float(net["latency"]) * 1e-6, "rate": float(net["speed"]) / 8e-6}
+    for nbytes, rows in one_gpu.rings_and_trees(TRIAL).groupby("bytes"):
+        told = {
+            name: min(nccl.seconds(name.lower(), each, nbytes, 8, 1, **link) for each in ("LL", "Simple"))
+            for name in ("Ring", "Tree")
+        }
+        measured = rows.set_index("algorithm").median_us
+        assert measured[min(told, key=told.get)] <= 1.01 * measured.min(), nbytes
+    assert float(net["times_as_fast"]) * told["Ring"] == pytest.approx(0.491, 1e-3)
 
 
 def test_a_ring_or_a_tree_cut_as_nccl_cuts_it_takes_what_was_measured() -> None:
