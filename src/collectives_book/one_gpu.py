@@ -219,10 +219,11 @@ def crossing(rows: Rows, column: str = "median_us") -> float:
 
 
 def predictions(rows: Rows) -> Rows:
-    """Return what NCCL predicts, what we simulate and what was measured, a line for each size: a table."""
+    """Return NCCL's prediction, ours and the median, a line for each size: a table."""
     rows = rows.sort_values(["algorithm", "bytes"], kind="stable")
     cuts = [as_nccl_cuts_us(*point) for point in rows[["algorithm", "where", "ranks", "bytes"]].itertuples(index=False)]
-    said = {"NCCL predicts": rows.predicted_us, "simulated": cuts, "measured": rows.median_us}
+    said = {"NCCL": rows.predicted_us, "ours": cuts, "measured": rows.median_us}
     table = pd.DataFrame(said, rows.index).map(us).assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
     wide = table.pivot(index="size", columns="of", values=[*said]).swaplevel(axis="columns")
-    return wide.loc[[*dict.fromkeys(table["size"])], [(of, what) for of in OURS for what in said]]
+    wide = wide.loc[[*dict.fromkeys(table["size"])], [(of, what) for of in OURS for what in said]]
+    return wide.rename_axis(index=None, columns=[None, None])
