@@ -121,8 +121,7 @@ class Shared:
     def __init__(self, ranks: list[int]) -> None:
         self.ranks = ranks
         self.messages: dict[tuple[int, int, bool], list[Message]] = defaultdict(list)  # by sender, receiver, is_send
-        self.collectives: dict[int, dict[int, torch.Tensor]] = defaultdict(dict)
-        self.sums: dict[int, torch.Tensor] = {}
+        self.collectives: dict[int, set[int]] = defaultdict(set)  # which ranks are there
         self.said: dict[int, bytes] = {}
 
 
@@ -158,21 +157,20 @@ class Group:
             raise NcclError(f"{self.batch} is the first operation on its group; a collective has to come first")
         self.batches += 1
 
-    def send(self, tensors: list[Tensor], peer: int, tag: int) -> None:
-        self._add(Message(self.batch, True, tensors[0], peer))
-
-    def recv(self, tensors: list[Tensor], peer: int, tag: int) -> None:
-        self._add(Message(self.batch, False, tensors[0], peer))
-
-    def _add(self, new: "Message") -> None:
-        if self.batch is None or new.given.device != DEVICE or not new.tensor.is_contiguous():
-            raise NcclError(f"{new}: expected a batch and contiguous CUDA tensors")
+    def send(self, tensors: list[Tensor], peer: int, tag: int, is_send: bool = True) -> None:
+        assert self.batch is not None, "a message outside of a batch"
+        new = Message(self.batch, is_send, tensors[0].memory, peer)
+        if not new.tensor.is_contiguous():
+            raise NcclError(f"{new}: got a tensor with gaps, expected a contiguous one")
         if new.tensor.is_complex():
             raise TypeError(f"Input tensor data type is not supported for NCCL process group: {new.tensor.dtype}")
         for old in self.batch.messages:
             if not (old.is_send and new.is_send) and _overlap(old.tensor, new.tensor):
                 raise NcclError(f"race within {self.batch}: {old} and {new} use the same memory")
         self.batch.messages.append(new)
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int) -> None:
+        self.send(tensors, peer, tag, is_send=False)
 
     def _end_coalescing(self, device: torch.device) -> Work:
         assert self.batch is not None
@@ -183,14 +181,14 @@ class Group:
 class Message:
     """One end of a message, in a batch."""
 
-    def __init__(self, batch: "Batch | None", is_send: bool, given: Tensor, peer: int) -> None:
-        self.batch, self.is_send, self.given, self.tensor, self.peer = batch, is_send, given, given.memory, peer
+    def __init__(self, batch: "Batch", is_send: bool, tensor: torch.Tensor, peer: int) -> None:
+        self.batch, self.is_send, self.tensor, self.peer = batch, is_send, tensor, peer
         self.other: Message | None = None
         self.is_done = False
 
     def __str__(self) -> str:
         verb, ranks = ("send", "to") if self.is_send else ("receive", "from")
-        peer = self.batch.group.shared.ranks[self.peer] if self.batch else self.peer
+        peer = self.batch.group.shared.ranks[self.peer]
         return f"{verb} {self.tensor.numel()} {str(self.tensor.dtype).removeprefix('torch.')} {ranks} rank {peer}"
 
 
@@ -317,21 +315,17 @@ class World:
         return Work(self, group.stream.record())
 
     def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+        """Enqueue a collective, which moves nothing here: it ends when all ranks have called it."""
         shared, number, stream = group.shared, group.calls, group.stream
         group.calls += 1
         group.connected = True
 
         def collective() -> bool:
-            here = shared.collectives[number]
-            if group.rank() not in here:
-                self.access(stream, tensor.memory, True, "an all-reduce")
-                here[group.rank()] = tensor.memory
-            away = [shared.ranks[rank] for rank in range(len(shared.ranks)) if rank not in here]
+            shared.collectives[number].add(stream.rank)
+            away = [rank for rank in shared.ranks if rank not in shared.collectives[number]]
             stream.waits_for = lambda: f"rank {stream.rank}, collective {number} waits for ranks {away}"
-            if not away and number not in shared.sums:
-                shared.sums[number] = torch.stack([*here.values()]).sum(0)
-                for each in here.values():
-                    each.copy_(shared.sums[number])
+            if not away:
+                self.access(stream, tensor.memory, True, "an all-reduce")
             return not away
 
         self.call(group, collective).wait()
