@@ -224,6 +224,6 @@ def predictions(rows: Rows) -> Rows:
     cuts = [as_nccl_cuts_us(*point) for point in rows[["algorithm", "where", "ranks", "bytes"]].itertuples(index=False)]
     said = {"NCCL": rows.predicted_us, "ours": cuts, "measured": rows.median_us}
     table = pd.DataFrame(said, rows.index).map(us).assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
-    wide = table.pivot(index="size", columns="of", values=[*said]).swaplevel(axis="columns")
+    wide: Rows = table.pivot(index="size", columns="of", values=[*said]).swaplevel(axis="columns")
     wide = wide.loc[[*dict.fromkeys(table["size"])], [(of, what) for of in OURS for what in said]]
-    return wide.rename_axis(index=None, columns=[None, None])
+    return wide.rename_axis(index=None, columns=[None] * 2)
