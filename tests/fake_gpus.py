@@ -60,8 +60,12 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int = 1, refuse
 
 def running(daemons: Path) -> list[int]:
     """The daemons that live."""
-    return [int(pid) for pid in daemons.read_text().split() if Path(f"/proc/{pid}/stat").exists() and _lives(int(pid))]
+    return [int(pid) for pid in daemons.read_text().split() if lives(int(pid))]
 
 
-def _lives(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False

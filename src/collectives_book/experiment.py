@@ -18,7 +18,7 @@ from collectives.autotune import VARIABLE
 from collectives.backends import named, variables_for
 from collectives.bench import Row, Settings, check_here
 from collectives.bench.results import Record, code, read
-from collectives.bench.settings import launcher_for
+from collectives.bench.settings import launcher_for, shares_gpus
 from collectives.bench.sweep import Keep, is_measured, measure_missing, other_rows, sweep
 from collectives.config import FILE, AlgorithmName, Bytes, Seconds, StrictModel
 from collectives.emulator import Cluster, ClusterError, allowed, cluster
@@ -236,8 +236,17 @@ class RankExperiment(Experiment):
     def launch_ranks(self, job: Row, ranks: int, keep: Keep) -> None:
         """Launch so many ranks, whose events go to ``keep``."""
         where = launcher_for(named(self.backend)[0], self.where)
-        environment, timeout = self.variables(), self.TIMEOUT
-        launch(self.TASK, job, ranks, where=where, timeout=timeout, environment=environment, on_event=keep)
+        share_gpus = shares_gpus(named(self.backend)[0], placed(where, ranks, []))
+        launch(
+            self.TASK,
+            job,
+            ranks,
+            where=where,
+            timeout=self.TIMEOUT,
+            environment=self.variables(),
+            on_event=keep,
+            share_gpus=share_gpus,
+        )
 
 
 class SweepExperiment(Experiment):

@@ -40,6 +40,7 @@ class Sweep(SweepExperiment):
     in_place: bool | None
     repetitions: Repetitions
     where: Name
+    share_gpus: bool
     timeout: Annotated[Seconds, Field(gt=0, le=MAX_SECONDS)]
 
     @model_validator(mode="after")
@@ -56,7 +57,7 @@ class Sweep(SweepExperiment):
         return self
 
     def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
-        same = self.model_dump(include={"ranks", "where", "dtype", "in_place", "repetitions", "timeout"})
+        same = self.model_dump(include={"ranks", "where", "share_gpus", "dtype", "in_place", "repetitions", "timeout"})
         return Settings(collective=collective, algorithms=algorithms, backends=backends, bytes=self.sizes, **same)
 
 

@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import distributed as dist
 
+import fake_gpus
 from collectives.backends import BACKENDS, backend, horovod, mpi, nccl, need, open_mpi, presence
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
 from collectives.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
-from collectives.launch import launch, programs
+from collectives.launch import gpus, launch, programs
 from collectives.launch.topology_file import topology_file
 from places import TASKS
 from sweep import each
@@ -117,6 +119,32 @@ def test_launches_are_as_few_as_can_be() -> None:
         *(("p2p", "ring"), ("p2p", "tree"), ("p2p_nccl", "ring"), ("p2p_nccl", "tree")),
         ("nccl", "default"),
     ]
+
+
+def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
+    settings = Settings(backends=["p2p", "gloo", "p2p_nccl", "nccl"], where="cluster:5ms,25MB/s", ranks=8)
+    assert [one.backends for (one,) in group_by_launch([settings])] == [["p2p", "gloo"], ["p2p_nccl", "nccl"]]
+    together = settings.model_copy(update={"where": "loopback"})
+    assert len(group_by_launch([together])) == 1
+    assert len(group_by_launch([together.model_copy(update={"share_gpus": True})])) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "GPUs for nccl on 9 ranks: got 1, expected 9, or --share-gpus"),
+        ({"share_gpus": True}, "ranks that share GPUs: got 9, expected at most 8 on 16 cores"),
+        ({"where": "cluster:5ms,25MB/s"}, "ranks that share GPUs: got 9, expected at most 8 on 16 cores"),
+    ],
+)
+def test_too_few_gpus_or_cores_are_refused_before_anything_starts(
+    settings: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpus.install(tmp_path, monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("collectives.bench.need", lambda name: None)
+    with pytest.raises(ValueError, match=message):
+        bench([Settings(backends=["nccl"], ranks=9, **settings)])
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
@@ -243,6 +271,64 @@ def test_a_prediction_that_fails_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ZeroDivisionError):
         nccl.predict(lambda: 1 // 0)
     assert not one.open
+
+
+class Library:
+    """A library that torch has loaded: CUDA's runtime, and NCCL 2.31.2."""
+
+    def __init__(self, path: str, called: list[object]) -> None:
+        self.path, self.called = path, called
+
+    def cudaSetDeviceFlags(self, flags: int) -> int:  # noqa: N802
+        self.called.append((self.path, flags))
+        return 0
+
+    def ncclGetVersion(self, number: Any) -> int:  # noqa: N802
+        self.called.append(self.path)
+        number._obj.value = 23102
+        return 0
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is called of the libraries, among those whose names begin as theirs."""
+    found: list[object] = []
+    names = ("libnccl-net.so", "libnccl.so.2", "libcudart_static.a", "libcudart-9335f6a2.so.12")
+    (tmp_path / "maps").write_text(
+        "".join(f"7f0-7f1 r-xp 0 08:01 7 /a b/{name}\n" for name in names) + "7f2-7f3 rw-p 0 0 0\n"
+    )
+    monkeypatch.setattr(nccl, "MAPS", tmp_path / "maps")
+    monkeypatch.setattr(nccl.ctypes, "CDLL", lambda path: Library(path, found))
+    nccl._wait_without_spinning.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_rank_that_shares_its_gpu_waits_without_spinning(
+    shared: bool, called: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA knows it before the GPU becomes the current one, which makes the context; and it is told once."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", called.append)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.delenv(gpus.VARIABLE, raising=False)
+    if shared:
+        monkeypatch.setenv(gpus.VARIABLE, "1")
+    for _ in range(2):
+        nccl.device()
+    assert called == [("/a b/libcudart-9335f6a2.so.12", 4), 0, 0][not shared :]
+
+
+def test_the_version_is_that_of_the_nccl_that_is_loaded(called: list[object]) -> None:
+    assert nccl.version() == "2.31.2"
+    assert called == ["/a b/libnccl.so.2"]
+
+
+def test_a_loaded_library_is_found() -> None:
+    library = nccl._loaded("libtorch_cpu")
+    assert library is not None
+    assert Path(library._name).parent == Path(torch.__file__).parent / "lib"
+    assert nccl._loaded("libnone") is None
 
 
 @pytest.mark.integration

@@ -62,6 +62,28 @@ def test_the_skew_of_the_hosts_is_not_in_a_time(
     assert measure.CLOCKS["gpu"](lambda: rank.launch(CALL), one, collective) == pytest.approx(CALL)
 
 
+@pytest.mark.parametrize("left", [0.0, 2e-3], ids=["idle", "at work"])
+def test_on_emulated_hosts_a_gpu_is_idle_at_the_agreed_moment(left: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the stream has left is done before ranks agree; a time ends when the stream is done, not when it is told."""
+    rank = Rank(0.0, 0.0)
+    rank.launch(left)
+
+    def synchronize() -> None:
+        rank.host = max(rank.host, rank.stream)
+
+    def sleep(seconds: float) -> None:
+        rank.host += seconds
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: rank.host, sleep=sleep))
+    monkeypatch.setattr(measure, "_latest", lambda moment: moment)
+    monkeypatch.setattr(measure, "_trip", lambda: 1e-3)
+    one: Any = SimpleNamespace(device=lambda: torch.device("cuda"), group=lambda: None, flush=lambda: None)
+    clock = measure._clock("cluster:5ms,25MB/s", one)
+    assert clock == "agreed"
+    assert measure.CLOCKS[clock](lambda: rank.launch(CALL), one, "all_reduce") == pytest.approx(LAUNCH + CALL)
+
+
 @pytest.mark.parametrize(("call", "each"), [(CALL, CALL), (LAUNCH / 5, LAUNCH)], ids=["GPU", "host"])
 def test_back_to_back_the_slower_of_host_and_gpu_counts(
     call: float, each: float, monkeypatch: pytest.MonkeyPatch

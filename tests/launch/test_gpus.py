@@ -11,7 +11,7 @@ import pytest
 
 import fake_gpus
 from collectives.launch import gpus, launch, need_where
-from command import started
+from command import run, started
 from places import TASKS
 
 pytestmark = pytest.mark.integration  # a guard of ours is a Python process
@@ -218,7 +218,7 @@ def test_ranks_on_loopback_get_it(
 
 @pytest.mark.usefixtures("allowed")
 def test_ranks_on_emulated_hosts_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks on each of two hosts, by a newer NCCL, whose /dev/shm is this machine's."""
+    """Two ranks on each of two hosts, by a newer NCCL; they see this machine's memory, as MPS needs it."""
     daemons = fake_gpus.install(tmp_path, monkeypatch)
     wheel(tmp_path, "2.31.2", monkeypatch)
     monkeypatch.setattr(gpus, "LIBRARY", "")  # nothing to preload
@@ -233,3 +233,64 @@ def test_ranks_on_emulated_hosts_get_it(tmp_path: Path, monkeypatch: pytest.Monk
     each = [[f"host{rank // 2}", "eth0", "0", "2", "1", "1"] for rank in range(4)]
     assert events == [{"environments": each, "exists": True}]
     assert (daemons.read_text() != "", fake_gpus.running(daemons)) == (True, [])
+
+
+CLUSTER = ["cluster", "--hosts", "2", "--latency", "1ms", "--rate", "100MB/s"]
+PRINTS = ["--", "sh", "-c", "echo $RANK $NCCL_HOSTID $NCCL_SOCKET_IFNAME $CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    ("options", "cores", "lines", "said"),
+    [
+        ([], 4, ["0 host0 eth0 0", "1 host1 eth0 0"], "collectives: started MPS, by which ranks share GPUs"),
+        (["--no-share-gpus"], 4, ["0", "1"], ""),
+        ([], 2, ["0", "1"], "collectives: COMMAND cannot use NCCL: ranks that share GPUs: got 2, expected at most 1"),
+        (["--share-gpus"], 2, [], "collectives: ranks that share GPUs: got 2, expected at most 1 on 2 cores"),
+    ],
+    ids=["with a GPU", "not wanted", "too few cores", "too few cores for what is wanted"],
+)
+def test_a_command_on_emulated_hosts_finds_a_gpu(
+    options: list[str],
+    cores: int,
+    lines: list[str],
+    said: str,
+    daemons: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    code, out, err = run(capfd, *CLUSTER, *options, *PRINTS)
+    assert (code, sorted(out.splitlines())) == (0 if lines else 2, lines)
+    assert err.startswith(said)
+    assert len(err.splitlines()) == bool(said)
+    assert fake_gpus.running(daemons) == []
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_what_runs_on_a_host_ends_with_its_launcher(
+    how: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On hosts that share GPUs no process 1 of a host ends all others."""
+    fake_gpus.install(tmp_path, monkeypatch, gpus=2)
+    command = [
+        sys.executable,
+        "-m",
+        "collectives",
+        *CLUSTER,
+        "--share-gpus",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; sleep 1000 & wait",
+    ]
+    with started(command, stdout=subprocess.PIPE, text=True) as launcher:
+        ranks = [int(launcher.stdout.readline()) for _ in range(2)]
+        assert all(Path(f"/proc/{pid}").exists() for pid in ranks)
+        launcher.send_signal(how)
+        launcher.wait(20)
+    until = time.monotonic() + 20
+    while any(map(fake_gpus.lives, ranks)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(fake_gpus.lives, ranks))

@@ -35,6 +35,7 @@ GOOD: dict[str, Any] = {
     "in_place": None,
     "repetitions": 3,
     "where": "loopback",
+    "share_gpus": False,
     "timeout": "60s",
     "output": "out/rows",
 }

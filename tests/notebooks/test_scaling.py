@@ -39,6 +39,14 @@ def test_what_is_measured_where() -> None:
     assert len(Scaling(**GOOD | {"slower": 1}).measurements()) == 2
 
 
+def test_ours_over_nccl_takes_the_place_of_ours() -> None:
+    plain, full, slower = Scaling(
+        **GOOD | {"backends": ["nccl", "p2p_nccl"], "selectable": ["nccl:Tree"]}
+    ).measurements()
+    assert [each.backends for each in (plain, slower)] == [["p2p_nccl", "nccl"], ["p2p_nccl"]]
+    assert full.backends == ["p2p_nccl", "nccl", "nccl:Tree"]
+
+
 @pytest.mark.parametrize(
     ("latency", "rate", "deeper"),
     [
@@ -70,6 +78,7 @@ def rows() -> list[dict[str, Any]]:
             row(ranks, "gloo", "default", nbytes, 20 * law)
             row(ranks, "mpi", "default", nbytes, 4 * law)
             row(ranks, "mpi", "ring", nbytes, 2 * law)
+            row(ranks, "nccl", "Tree", nbytes, 6 * law)
     return made
 
 
@@ -87,7 +96,7 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     found, _ = experiment.results(stem)
     table = targets.ratios(found)
     assert table.index.tolist() == [4, 1 << 20]
-    for column, ratio in {"gloo, Horovod": 10, "Open MPI": 2, "its best": 1, "model": 2}.items():
+    for column, ratio in {"gloo, Horovod": 10, "Open MPI": 2, "its best": 1, "NCCL": 3, "model": 2}.items():
         assert table[column].tolist() == pytest.approx([ratio] * 2), column
     assert "4× slower" not in table
     buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port

@@ -45,8 +45,8 @@ def _wait_without_spinning() -> None:
 
 
 def _loaded(name: str) -> ctypes.CDLL | None:
-    """Return a library that this process has loaded, by the beginning of its file's name; None without it."""
-    is_library = re.compile(rf"{name}(-\w+)?\.so[.\d]*").fullmatch
+    """Return a library that this process has loaded, whose file may have a hash in its name; None without it."""
+    is_library = re.compile(rf"{name}(-[0-9a-f]+)?\.so[.\d]*").fullmatch
     lines = MAPS.read_text().splitlines() if MAPS.exists() else []
     paths = [line.split(maxsplit=5)[-1] for line in lines if "/" in line]
     return next((ctypes.CDLL(path) for path in paths if is_library(Path(path).name)), None)

@@ -27,8 +27,8 @@ __all__ = [
 def check_here(wanted: Sequence[Settings]) -> None:
     """Raise ImportError, with the reason, if a back end is absent whose ranks would be on this machine.
 
-    Raises ValueError if this machine's memory cannot hold the least that these ranks need, or its cores do not suffice
-    for ranks that share GPUs.
+    Raises ValueError if this machine has too few GPUs, too few cores for ranks that share GPUs, or less memory than
+    these ranks need at least.
     """
     for settings in wanted:
         here = [name for name in dict(map(named, settings.backends)) if runs_here(settings.where, name)]
@@ -36,6 +36,8 @@ def check_here(wanted: Sequence[Settings]) -> None:
             need(name)
             if shares_gpus(name, settings):
                 gpus.need(settings.ranks)
+            elif backend(name).on_gpus:
+                _need_gpu_each(name, settings.ranks)
         # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
         buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
         needed, memory = settings.ranks * (units.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
@@ -44,6 +46,13 @@ def check_here(wanted: Sequence[Settings]) -> None:
                 f"memory for {settings.ranks} ranks and their buffers on this machine: "
                 f"got {format_bytes(memory)}, expected {format_bytes(needed)} or more"
             )
+
+
+def _need_gpu_each(name: str, ranks: int) -> None:
+    import torch
+
+    if ranks > (count := torch.cuda.device_count()):
+        raise ValueError(f"GPUs for {name} on {ranks} ranks: got {count}, expected {ranks}, or --share-gpus")
 
 
 def runs_here(where: str, name: str) -> bool:

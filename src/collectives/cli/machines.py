@@ -175,7 +175,7 @@ def _cluster(arguments: argparse.Namespace) -> int:
     network = {"racks": arguments.racks, "uplink": arguments.uplink}
     with ExitStack() as stack:
         shared = _shared_gpus(arguments, stack)
-        made = cluster(arguments.hosts, arguments.latency, arguments.rate, private_memory=not shared, **network)
+        made = cluster(arguments.hosts, arguments.latency, arguments.rate, isolated=not shared, **network)
         hosts = stack.enter_context(made)
         if not arguments.check:
             how = {"ranks_per_host": arguments.ranks_per_host, "timeout": arguments.timeout}

@@ -27,8 +27,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
-from collectives.emulator.hosts import address, name
-from collectives.processes import POLL_SECONDS, ChildProcess, end, open_streams
+from collectives.emulator.hosts import NAMESPACES, address, name
+from collectives.processes import POLL_SECONDS, ChildProcess, end, guarded, open_streams
 from collectives.units import parse_rate, parse_seconds
 
 __all__ = ["MAX_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
@@ -38,6 +38,7 @@ Stream = int | IO[bytes] | None
 PORT = 29500  # of the ranks' store: on a fresh host every port is free
 MAX_HOSTS = 254  # the addresses of a /24
 MAX_RANKS = 1024
+OPTIONS = {"mnt": "mount"}  # of nsenter, where they differ from a namespace's name
 MAX_LATENCY = "10s"  # TCP opens no connection over a link much slower than that
 RATES = "1B/s", "1TB/s"
 START_SECONDS = 180.0  # most of it on a busy machine for compiling the network, once
@@ -51,8 +52,9 @@ class ClusterError(RuntimeError):
 class Cluster:
     """Hosts that run until the block of `cluster` ends; ``pids`` are their first processes."""
 
-    def __init__(self, pids: list[int], control: socket.socket, rate: float) -> None:
+    def __init__(self, pids: list[int], control: socket.socket, rate: float, isolated: bool) -> None:
         self.pids, self.hosts, self.rate = pids, len(pids), rate
+        self.namespaces = NAMESPACES if isolated else NAMESPACES[:3]
         self._control = control
 
     def popen(
@@ -67,8 +69,9 @@ class Cluster:
         pass_fds: Sequence[int] = (),
     ) -> ChildProcess:
         """Start a command on a host, as Popen does. To end it, signal the process group of its pid."""
+        entered = [*self.enter(host), *command]
         return ChildProcess(
-            [*self.enter(host), *command],
+            entered if "pid" in self.namespaces else guarded(entered),  # only process 1 of a host ends all with it
             env=os.environ | dict(environment or {}),
             stdin=stdin,
             stdout=stdout,
@@ -81,7 +84,7 @@ class Cluster:
         self._known(host)
         pid = self.pids[host]
         user = ["--user", "--preserve-credentials"] if _foreign_user(pid) else []
-        namespaces = ["--net", "--uts", "--mount", "--pid"]
+        namespaces = [f"--{OPTIONS.get(name, name)}" for name in self.namespaces[1:]]
         return ["nsenter", f"--target={pid}", *user, *namespaces, "--", "env", f"--chdir={os.getcwd()}"]  # noqa: PTH109
 
     def run(
@@ -170,14 +173,14 @@ def cluster(
     *,
     racks: int = 1,
     uplink: str | None = None,
-    private_memory: bool = True,
+    isolated: bool = True,
 ) -> Iterator[Cluster]:
     """Make hosts joined by links of this latency (one way, host to host) and rate (each way), until the block ends.
 
     With ``racks`` neighbouring hosts share a rack. Packets that leave a rack share its uplink of rate ``uplink``, and
-    take the latency once more. Without ``private_memory`` all hosts have this machine's /dev/shm, through which CUDA's
-    MPS serves several processes. Raises ValueError for invalid numbers, and ClusterError, whose message says what to
-    change, if the system does not allow namespaces or devices.
+    take the latency once more. With ``isolated=False`` processes on hosts have a network and a name of their own, but
+    see this machine's other processes and memory, as clients of CUDA's MPS do. Raises ValueError for invalid numbers,
+    and ClusterError, whose message says what to change, if the system does not allow namespaces or devices.
     """
     link = link_rate(rate), link_latency(latency)
     check_hosts(hosts)
@@ -193,7 +196,7 @@ def cluster(
     open_streams()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up, "private_memory": private_memory}
+        wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up}
         command = [sys.executable, "-m", "collectives.emulator.fabric", str(os.getpid()), str(theirs.fileno())]
         # A process with threads, which numpy's library starts, may not enter a user namespace.
         single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -209,7 +212,7 @@ def cluster(
                 ours.settimeout(START_SECONDS)
                 pids = _answer(ours)["pids"]
                 ours.settimeout(ANSWER_SECONDS)
-                yield Cluster(pids, ours, link[0])
+                yield Cluster(pids, ours, link[0], isolated)
             finally:
                 ours.close()
                 _end(fabric, ANSWER_SECONDS if pids else 0.0)

@@ -67,7 +67,7 @@ def main(launcher: str, descriptor: str, text: str) -> None:
     life = os.pipe()
     with socket.socket(fileno=int(descriptor)) as control:
         try:
-            made = _make(request["hosts"], life, request["private_memory"])
+            made = _make(request["hosts"], life)
         except OSError as error:
             control.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
             return
@@ -84,9 +84,9 @@ def main(launcher: str, descriptor: str, text: str) -> None:
             os.wait()
 
 
-def _make(hosts: int, life: tuple[int, int], private_memory: bool) -> list[Host]:
+def _make(hosts: int, life: tuple[int, int]) -> list[Host]:
     namespaces.prepare()
-    return [namespaces.make(host, hosts, life, private_memory) for host in range(hosts)]
+    return [namespaces.make(host, hosts, life) for host in range(hosts)]
 
 
 def _compile() -> None:

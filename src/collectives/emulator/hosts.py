@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 INTERFACE = "eth0"
+NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # of a host, in the order in which they are entered
 MTU = 65000
 RETRANSMIT_MS = 1000  # a packet in slow motion may wait longer than the 200 ms after which TCP would send it again
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
@@ -98,7 +99,7 @@ def prepare() -> None:
         raise OSError(NO_NAMESPACES.format(error.strerror)) from None
 
 
-def make(host: int, hosts: int, life: tuple[int, int], private_memory: bool) -> Host:
+def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
     """Make a host that ends when the pipe ``life`` closes. Raises OSError, whose message says what to change."""
     _unshare(CLONE_NEWNET)
     device = _device(host)
@@ -107,7 +108,7 @@ def make(host: int, hosts: int, life: tuple[int, int], private_memory: bool) -> 
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
-        _fork_host(host, hosts, life[0], writer, private_memory)
+        _fork_host(host, hosts, life[0], writer)
     os.close(writer)
     with os.fdopen(reader) as reports:
         lines = reports.read().splitlines()
@@ -140,13 +141,13 @@ def _device(host: int) -> int:
     return device
 
 
-def _fork_host(host: int, hosts: int, life: int, writer: int, private_memory: bool) -> None:
+def _fork_host(host: int, hosts: int, life: int, writer: int) -> None:
     """Fork process 1 of new namespaces, and exit: only a child enters a new process namespace."""
     try:
         _unshare(CLONE_NEWUTS | CLONE_NEWNS | CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _run_first(host, hosts, life, writer, private_memory)
+            _run_first(host, hosts, life, writer)
         os.write(writer, f"{pid}\n".encode())
     except OSError as error:
         os.write(writer, f"{error.strerror}\n".encode())
@@ -154,13 +155,13 @@ def _fork_host(host: int, hosts: int, life: int, writer: int, private_memory: bo
         os._exit(0)
 
 
-def _run_first(host: int, hosts: int, life: int, writer: int, private_memory: bool) -> None:
+def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
     """Set up a host as its process 1, report that, and wait until the fabric ends."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which become our children
         socket.sethostname(name(host))
-        _mount(hosts, private_memory)
+        _mount(hosts)
         os.write(writer, f"{READY}\n".encode())
     except OSError as error:
         os.write(writer, f"{error.strerror}\n".encode())
@@ -175,8 +176,8 @@ def _run_first(host: int, hosts: int, life: int, writer: int, private_memory: bo
         os._exit(0)
 
 
-def _mount(hosts: int, private_memory: bool) -> None:
-    """Mount a hosts file with all hosts, the host's own /proc, and a /dev/shm of its own if its memory is private.
+def _mount(hosts: int) -> None:
+    """Mount a hosts file with all hosts, the host's own /proc, and a /dev/shm that it shares with no other host.
 
     The file is in a tmpfs that only this mount namespace has; /proc is then mounted over it. A server that also accepts
     IPv6 sees ::ffff:10.77.0.x and looks up its name. That name differs from the IPv4 one, because otherwise host0 would
@@ -188,8 +189,7 @@ def _mount(hosts: int, private_memory: bool) -> None:
     Path("/proc/hosts").write_text("".join(f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for at, named in known))
     _call("mount", b"/proc/hosts", b"/etc/hosts", None, MS_BIND, None)
     _call("mount", b"proc", b"/proc", b"proc", 0, None)
-    if private_memory:
-        _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
+    _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
 
 
 def _unshare(flags: int) -> None:

@@ -5,6 +5,9 @@ After the colon come the links' latency and rate, and optionally the ranks of ea
 they are emulated, 1,000 if left out: "cluster:dgx1,10000". With a last word "mpirun" Open MPI starts the ranks, so that
 MPI works among them; `bench` adds it if one of the back ends is MPI.
 
+Ranks that use GPUs share those of this machine (`gpus`). They enter the hosts' networks only, because MPS serves
+processes of this machine, and was not tried with clients that have process numbers and a /dev/shm of their own.
+
 mpirun runs on host 0, within its namespaces, and ends with it. This process listens there. There is no ssh to the
 other hosts: mpirun's agent sends the command for a host to this process, which runs it there. What mpirun starts for a
 rank is `channel` as a script. It sends its environment, a fork becomes the rank, and the script ends as the rank does.
@@ -143,7 +146,7 @@ def launch(request: Request) -> list[Event]:
             link = None if options.pairs else (link_latency(latency), link_rate(rate))
             common, own = stack.enter_context(gpus.shared(names, INTERFACE, link))
             request = request._replace(environment=common | dict(request.environment))
-        hosts = stack.enter_context(cluster(count, latency, rate, private_memory=not request.share_gpus))
+        hosts = stack.enter_context(cluster(count, latency, rate, isolated=not request.share_gpus))
         for host, other, bytes_per_second in options.pairs:
             hosts.set(host, other, rate=format_rate(bytes_per_second), latency=options.latency)
         return _launch(hosts, request, options.by_mpirun, own)
@@ -177,7 +180,9 @@ def _launch(hosts: Cluster, request: Request, by_mpirun: bool, own: list[dict[st
         stack.callback(forks.close)
         for rank, log in enumerate(logs):
             variables = hosts.variables(rank, each) | (own[rank] if own else {}) | dict(request.environment)
-            forks.fork(rank, "cluster", log, driver.inherited(rank), variables, hosts.pids[rank // each])
+            forks.fork(
+                rank, "cluster", log, driver.inherited(rank), variables, hosts.pids[rank // each], hosts.namespaces
+            )
         return Supervised(rank_names(request.ranks), forks.ranks, logs)
 
     if not by_mpirun:
@@ -222,8 +227,8 @@ class _Mpirun:
             return
         host, variables = int(hello["host"].removeprefix("host")), hello["environment"]
         rank = int(variables["OMPI_COMM_WORLD_RANK"])
-        pid = self.hosts.pids[host]
-        self.forks.fork(rank, MPIRUN, self.logs[rank], self.driver.inherited(rank), variables, pid)
+        pid, names = self.hosts.pids[host], self.hosts.namespaces
+        self.forks.fork(rank, MPIRUN, self.logs[rank], self.driver.inherited(rank), variables, pid, names)
         while (code := self.forks.ranks[rank].poll()) is None:
             time.sleep(POLL_SECONDS)
         asking.send({"code": code if code >= 0 else 128 - code})

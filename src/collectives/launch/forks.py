@@ -27,7 +27,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from typing import NamedTuple
@@ -54,7 +54,6 @@ from collectives.processes import (
 
 IS_SUPPORTED = sys.platform == "linux"  # where the kernel kills children with their parent
 PRELOADED = "collectives.bench.measure"
-NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # of a host, in the order in which they are entered
 GONE_SECONDS = 5
 
 # Beginnings of the variables that count when a library is loaded. Ranks get all other variables anew.
@@ -122,10 +121,18 @@ class Forks:
         self._reader.start()
 
     def fork(
-        self, rank: int, launcher: str, log: Log, inherited: socket.socket, environment: Mapping[str, str], host: int
+        self,
+        rank: int,
+        launcher: str,
+        log: Log,
+        inherited: socket.socket,
+        environment: Mapping[str, str],
+        host: int = 0,
+        namespaces: Sequence[str] = (),
     ) -> None:
-        """Request a rank that prints into ``log``, on the host whose first process is ``host``, or here if it is 0."""
+        """Request a rank that prints into ``log``: here, or in these namespaces of the process ``host``."""
         wanted = {"rank": rank, "launcher": launcher, "environment": dict(environment), "host": host}
+        wanted |= {"namespaces": list(namespaces)}
         with inherited, suppress(OSError), self._requesting:  # all of them end if the starter does
             self._channel.send(wanted, log.fileno(), inherited.fileno())
 
@@ -172,7 +179,7 @@ def _launch(request: Request, each: list[dict[str, str]]) -> list[Event]:
         stack.callback(forks.close)
         for rank, log in enumerate(logs):
             variables = own[rank] | {"GLOO_SOCKET_IFNAME": loopback_interface()} | dict(request.environment)
-            forks.fork(rank, "loopback", log, driver.inherited(rank), variables, 0)
+            forks.fork(rank, "loopback", log, driver.inherited(rank), variables)
         return Supervised(names, forks.ranks, logs)
 
     return drive(Driver(request, LOOPBACK), begin)
@@ -283,7 +290,7 @@ def _become_rank(starter: int, wanted: Event, module: str, log: int, inherited: 
     os.close(log)
     os.environ.update(wanted["environment"])
     if wanted["host"]:
-        _enter_host(starter, wanted["host"], inherited)
+        _enter_host(starter, wanted["host"], wanted["namespaces"], inherited)
     _seed_numpy()
     importlib.import_module("collectives.launch.rank").main(wanted["launcher"], str(inherited), module)
     sys.exit()  # in an orderly way, because back ends have exit handlers
@@ -296,15 +303,20 @@ def _seed_numpy() -> None:
     np.random.seed()  # noqa: NPY002
 
 
-def _enter_host(starter: int, pid: int, inherited: int) -> None:
-    """Enter a host and return in a child there: only a child gets a process number of the host. Ends as that does."""
+def _enter_host(starter: int, pid: int, names: list[str], inherited: int) -> None:
+    """Enter these namespaces of a host and return there, if it has process numbers of its own in a child.
+
+    Only a child gets such a number. This process ends as it does.
+    """
     directory = os.getcwd()  # noqa: PTH109
     try:
-        _set_namespaces(pid)
+        _set_namespaces(pid, names)
     except OSError as error:
         sys.exit(str(error))
     die_with(starter)  # again: entering a user namespace clears it
     os.chdir(directory)
+    if "pid" not in names:
+        return
     child = os.fork()
     if child:
         os.close(inherited)
@@ -312,10 +324,10 @@ def _enter_host(starter: int, pid: int, inherited: int) -> None:
     die_with(0)  # a parent outside the host has number 0 here
 
 
-def _set_namespaces(pid: int) -> None:
+def _set_namespaces(pid: int, names: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with ExitStack() as stack:
-        files = [stack.enter_context(open(f"/proc/{pid}/ns/{name}", "rb")) for name in NAMESPACES]  # noqa: PTH123
+        files = [stack.enter_context(open(f"/proc/{pid}/ns/{name}", "rb")) for name in names]  # noqa: PTH123
         own = stack.enter_context(open("/proc/self/ns/user", "rb"))  # noqa: PTH123
         for file in files:
             if not os.path.sameopenfile(file.fileno(), own.fileno()) and libc.setns(file.fileno(), 0):

@@ -56,8 +56,15 @@ class Scaling(SweepExperiment):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        distinct(["auto", *self.algorithms]), distinct(["p2p", *self.backends, *self.selectable])
+        if len(ours := [name for name in self.backends if name in OURS]) > 1:
+            raise ValueError(f"backends: got {', '.join(ours)}, expected one of these at most")
+        distinct(["auto", *self.algorithms]), distinct([*self._libraries(), *self.selectable])
         return self
+
+    def _libraries(self) -> list[str]:
+        """Return the back end of ours, which is "p2p" unless the parameters name another, and the libraries."""
+        ours = [name for name in self.backends if name in OURS] or ["p2p"]
+        return [*ours, *(name for name in self.backends if name not in OURS)]
 
     def networks(self) -> list[str]:
         """Return the networks to measure: links as asked for and, if ``slower`` is above 1, slower ones."""
@@ -71,10 +78,10 @@ class Scaling(SweepExperiment):
     def measurements(self) -> list[Settings]:
         """Return what to measure, by the calibrated machines, which may not be there yet."""
         where, *deeper = self.networks()
-        most = max(self.hosts)
-        plain = [self._on(ranks, where, ["p2p", *self.backends]) for ranks in self.hosts if ranks < most]
-        full = self._on(most, where, ["p2p", *self.backends, *self.selectable])
-        slow = [self._on(most, each, ["p2p"], ["auto"]) for each in deeper]
+        most, libraries = max(self.hosts), self._libraries()
+        plain = [self._on(ranks, where, libraries) for ranks in self.hosts if ranks < most]
+        full = self._on(most, where, [*libraries, *self.selectable])
+        slow = [self._on(most, each, libraries[:1], ["auto"]) for each in deeper]
         return [*plain, full, *slow]
 
     def _on(self, ranks: int, where: str, backends: list[str], algorithms: list[str] | None = None) -> Settings:

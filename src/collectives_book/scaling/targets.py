@@ -34,17 +34,18 @@ def compared(rows: Rows) -> Rows:
     """Return ratios of times on the most hosts, ``low``, ``ratio`` and ``high``: a line for each ``what`` and size.
 
     "gloo, Horovod": the better of the two over auto. "Open MPI", "its best": its own choice, and its quickest
-    algorithm, over auto. "model": our quickest algorithm over its simulated time; "4× slower" the same in deeper slow
-    motion. What was not measured has no line.
+    algorithm, over auto. "NCCL": its quickest algorithm over auto. "model": our quickest algorithm over its simulated
+    time; "4× slower" the same in deeper slow motion. What was not measured has no line.
     """
     where, own = rows["where"].iloc[0], most(rows[rows.backend.isin(OURS)])
     beside = measured.over_auto(most(rows[rows["where"] == where]), named=True)
     over = {column: own[f"{column}_us"] / own.simulated_us for column in ("low", "median", "high")}
     own = own.assign(low=over["low"], ratio=over["median"], high=over["high"])
     parts = {
-        "gloo, Horovod": beside[beside.backend != "mpi"],
+        "gloo, Horovod": beside[beside.backend.isin(("gloo", "horovod"))],
         "Open MPI": beside[(beside.backend == "mpi") & (beside.algorithm == "default")],
         "its best": beside[beside.backend == "mpi"],
+        "NCCL": beside[beside.backend == "nccl"],
         "model": own[own["where"] == where],
         "4× slower": own[own["where"] != where],
     }
@@ -55,14 +56,14 @@ def compared(rows: Rows) -> Rows:
 def ratios(rows: Rows) -> Rows:
     """Return for each size what auto chose, its time in ms, the ratios of `compared`, and its time over the bound."""
     auto = most(rows[(rows["where"] == rows["where"].iloc[0]) & rows.auto]).set_index("bytes").sort_index()
-    found = compared(rows).pivot(index="bytes", columns="what", values="ratio").reindex(columns=GOALS)
+    found = compared(rows).pivot(index="bytes", columns="what", values="ratio").reindex(columns=[*GOALS, "NCCL"])
     own = {"auto": auto.algorithm, "ms": auto.median_us / 1e3, **found}
     return pd.DataFrame(own | {"bound": auto.median_us / auto.bound_us}).dropna(axis="columns", how="all")
 
 
 def verdicts(rows: Rows) -> Rows:
     """Return each goal of each size, what came out, and the ``verdict``: "undecided" where intervals allow either."""
-    found = compared(rows).sort_values("bytes", kind="stable")
+    found = compared(rows).query("what in @GOALS").sort_values("bytes", kind="stable")
     lines = []
     for line in found.itertuples():
         said, at_least, goals = GOALS[line.what]
