@@ -210,6 +210,9 @@ def prepared(check: Check, rank: int, p: int) -> None:
             found, whole = expected[collective]
             right = torch.equal(found, torch.as_tensor(whole).to(found.dtype).expand_as(found))
             check(f"prepared {collective} {algorithm} of {n}, turn {turn}", right)
+        x.data = torch.full((n,), float(rank))  # in other memory
+        calls["all_reduce"]()
+        check(f"prepared {algorithm} of {n} in other memory", bool((x == p - 1).all()))
 
 
 def follow(program: Plan, tensor: torch.Tensor) -> None:

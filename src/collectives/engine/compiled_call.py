@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +16,6 @@ from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine, full_node
 from collectives.codecs import encoded_bytes, split
 from collectives.contracts import COMPACT
-from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
@@ -29,6 +31,9 @@ from collectives.units import MAX_SEGMENTS_STARTED
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 INSTRUCTION_BYTES, SPAN_BYTES = 350, 180  # about, of a plan
+# Bytes of each cache. A plan of eight ranks takes 30 KB, one of a ring of 512 takes 2 MB.
+MOST = 128 << 20
+Value = TypeVar("Value")
 
 
 # Elements of an all-to-all that go to each rank, and that come from each.
@@ -246,6 +251,43 @@ def _stages(parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, sam
             return ()
         found.append(each)
     return tuple(found)
+
+
+class BoundedCache(Generic[Value]):
+    """Values by key, up to a limit of bytes; the least recently used is evicted first. Threads may share it.
+
+    It is bounded by bytes, not by entries: a program of small calls in turn keeps them all.
+    """
+
+    def __init__(self, nbytes: Callable[[Value], int], most: int = MOST) -> None:
+        self._nbytes, self._most, self._used = nbytes, most, 0
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, key: Hashable) -> Value | None:
+        """Return the value of a key if it is there, for a thread that alone uses the cache."""
+        if (found := self._values.get(key)) is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return the value of the key; made, and kept, if it is not there."""
+        with self._lock:
+            if found := self._values.get(key):
+                self._values.move_to_end(key)
+                return found[0]
+        value = make()
+        with self._lock:
+            self._keep(key, value)
+        return value
+
+    def _keep(self, key: Hashable, value: Value) -> None:
+        if key not in self._values:  # another thread may have been faster
+            self._values[key] = value, self._nbytes(value)
+            self._used += self._values[key][1]
+        while self._used > self._most and len(self._values) > 1:
+            self._used -= self._values.popitem(last=False)[1][1]
 
 
 def nbytes_of(made: CompiledCall) -> int:

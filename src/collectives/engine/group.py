@@ -16,10 +16,10 @@ import torch
 from torch import distributed as dist
 
 from collectives.autotune import decode_machine, encode_machine
-from collectives.engine.cache import BoundedCache
 from collectives.engine.call import Call, Performed
 from collectives.engine.compiled_call import (
     DEVICES,
+    BoundedCache,
     CompiledCall,
     Membership,
     call_key,
@@ -125,11 +125,6 @@ class Communicator:
     def transport(self, is_background: bool = False) -> Transport:
         """Return the transport of calls in the foreground or in the background; all ranks connect together."""
         return self.callers[is_background].connect()
-
-    def leave_to_parent(self) -> None:
-        """Close the copies of the connections in a process that was forked; the parent keeps its own."""
-        for caller in self.callers:
-            caller.refuse(FORKED)
 
     def close(self) -> None:
         """Close all connections. A call that uses them fails, here and on the other ranks."""
@@ -250,7 +245,8 @@ _communicators: dict[int, Communicator] = {}  # by the number of their group
 
 def _forked() -> None:
     for each in list(_communicators.values()):
-        each.leave_to_parent()
+        for caller in each.callers:
+            caller.refuse(FORKED)
 
 
 os.register_at_fork(after_in_child=_forked)

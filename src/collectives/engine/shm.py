@@ -487,7 +487,7 @@ class SharedMemory(Tcp):
         """Execute the stages one after the other. ``at`` are the addresses of own memory, source and target."""
         mesh = self.mesh
         mesh.begin(made.signature)
-        try:
+        try:  # a `with` would take 0.2 us of the 2.3 of a prepared call
             for stage in made.stages:
                 if isinstance(stage, SharedCall):
                     self.execute_shared(stage, *at, made.waits_for_all)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,14 +34,12 @@ from collectives.engine.tcp.state import (
     DIFFERENT,
     NONE,
     SEND,
-    Flat,
-    LoopState,
+    Records,
     addresses,
     flatten,
     new_links,
     new_state,
 )
-from collectives.schedule import Ints
 
 if TYPE_CHECKING:
     from collectives.engine.call import Call
@@ -51,13 +49,14 @@ if TYPE_CHECKING:
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
-class _Ready(NamedTuple):
-    """The arrays of a plan, and the address of the table that has theirs."""
+class _Ready:
+    """The arrays of a plan for ranks with these links, and the address of the table that has theirs."""
 
-    program: Flat
-    state: LoopState
-    table: Ints
-    at: int
+    def __init__(self, plan: tuple[Task, ...], links: Records, descriptors: Records) -> None:
+        self.program = flatten(plan)
+        self.state = new_state(self.program, links, descriptors)
+        self._table = addresses(self.program, self.state)
+        self.at = self._table.ctypes.data
 
 
 class Tcp:
@@ -108,7 +107,9 @@ class Tcp:
 
         Raises what `run` does.
         """
-        mesh, made = self.mesh, self._ready.get(plan) or self._prepare(plan)
+        mesh, made = self.mesh, self._ready.get(plan)
+        if made is None:
+            made = self._ready[plan] = _Ready(plan.program, self._links, mesh.descriptors)
         mesh.connect(plan.first_sends)
         HEADER.pack_into(made.state.header.data, 0, mesh.call, 0, 0, mesh.signature)
         CALL_FORMAT.pack_into(
@@ -127,11 +128,6 @@ class Tcp:
         )
         while (status := run(made.at, PAUSE_SOON if mesh.has_pending else PAUSE_AFTER)) != FINISHED:
             self._look(made, status == FAILED)
-
-    def _prepare(self, plan: Plan) -> _Ready:
-        program = flatten(plan.program)
-        made = self._ready[plan] = _ready(program, new_state(program, self._links, self.mesh.descriptors))
-        return made
 
     def _barrier(self, pairs: bool) -> None:
         """Return when every rank of the group is in this call: a dissemination barrier, log2(p) messages long.
@@ -170,11 +166,6 @@ class Tcp:
         self.mesh.lose(message.peer, message.is_sent, error)
 
 
-def _ready(program: Flat, state: LoopState) -> _Ready:
-    table = addresses(program, state)
-    return _Ready(program, state, table, table.ctypes.data)
-
-
 def _message(made: _Ready, number: int) -> Message:
     """Return a message as the mesh names it."""
     kind, _, peer, step, *_ = made.program.instructions[made.state.messages[number]["instruction"]].tolist()
@@ -198,8 +189,7 @@ def _barrier_plan(rank: int, p: int, pairs: bool) -> Plan:
 def _compile() -> None:
     """Run an empty program, one process at a time: the others find its code in the cache."""
     with one_at_a_time(__file__):
-        program = flatten(())
-        run(_ready(program, new_state(program, new_links(1), np.full(1, NONE, DESCRIPTORS))).at, 0)
+        run(_Ready((), new_links(1), np.full(1, NONE, DESCRIPTORS)).at, 0)
 
 
 _compile()

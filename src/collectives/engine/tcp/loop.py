@@ -11,6 +11,7 @@ to overlap. So does a pairwise all-to-all, because none of its steps waits for a
 import errno
 import sys
 import termios
+from typing import Any
 
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
@@ -64,6 +65,7 @@ from collectives.engine.tcp.state import (
     LoopState,
     Records,
 )
+from collectives.schedule import Ints
 
 ARRAYS = len(Flat._fields) + len(LoopState._fields)
 # What `run` returns: the program is done; some time is over; somebody wants to connect; a connection has failed. What
@@ -111,26 +113,18 @@ def run(at: int, nanoseconds: int) -> int:
 
 @compiled
 def _arrays(at: int) -> tuple[Flat, LoopState]:
-    each = carray(pointer(at), (ARRAYS, 2), np.int64)
-    program = Flat(
-        carray(pointer(each[0, 0]), each[0, 1], TASK),
-        carray(pointer(each[1, 0]), each[1, 1], np.int64),
-        carray(pointer(each[2, 0]), each[2, 1], INSTRUCTION),
-        carray(pointer(each[3, 0]), each[3, 1], SPAN),
-    )
-    state = LoopState(
-        carray(pointer(each[4, 0]), each[4, 1], MESSAGE),
-        carray(pointer(each[5, 0]), each[5, 1], TASK_STATE),
-        carray(pointer(each[6, 0]), each[6, 1], PEER),
-        carray(pointer(each[7, 0]), each[7, 1], CALL),
-        carray(pointer(each[8, 0]), each[8, 1], np.int64),
-        carray(pointer(each[9, 0]), each[9, 1], LINK),
-        carray(pointer(each[10, 0]), each[10, 1], DESCRIPTORS),
-        carray(pointer(each[11, 0]), each[11, 1], np.int64),
-        carray(pointer(each[12, 0]), each[12, 1], np.int64),
-        carray(pointer(each[13, 0]), each[13, 1], np.int64),
-    )
-    return program, state
+    a = carray(pointer(at), (ARRAYS, 2), np.int64)
+    program = Flat(_array(a[0], TASK), _array(a[1], np.int64), _array(a[2], INSTRUCTION), _array(a[3], SPAN))
+    messages, tasks, peers = _array(a[4], MESSAGE), _array(a[5], TASK_STATE), _array(a[6], PEER)
+    call, header, links = _array(a[7], CALL), _array(a[8], np.int64), _array(a[9], LINK)
+    descriptors, polls = _array(a[10], DESCRIPTORS), _array(a[11], np.int64)
+    parts, times = _array(a[12], np.int64), _array(a[13], np.int64)
+    return program, LoopState(messages, tasks, peers, call, header, links, descriptors, polls, parts, times)
+
+
+@compiled
+def _array(where: Ints, kind: Any) -> Any:
+    return carray(pointer(where[0]), where[1], kind)
 
 
 @compiled
