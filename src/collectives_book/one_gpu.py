@@ -51,6 +51,7 @@ MAX_BYTES, MAX_ROWS = 1 << 24, 1 << 14
 
 Whole = Annotated[int, Field(ge=0, le=1 << 50)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
+Name = Annotated[str, Field(pattern=r"^[\w:,./ +-]{1,80}$")]
 Microseconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
@@ -58,14 +59,15 @@ class MeasuredRow(BaseModel):
     """Hold the columns of a row of `bench` that the table shows."""
 
     ranks: Positive
-    where: str
-    backend: str
-    algorithm: str
+    where: Name
+    backend: Name
+    algorithm: Name
     bytes: Whole
     samples: list[Microseconds]
     median_us: Microseconds
     low_us: Microseconds
     high_us: Microseconds
+    predicted_us: Microseconds | None = None
     wrong: Whole
 
 
@@ -74,8 +76,7 @@ class MeasuredEvent(BaseModel):
 
     row: MeasuredRow
     hosts: Positive = 1
-    topology_file: str | None = None
-    predicted_us: Microseconds | None = None
+    topology_file: Name | None = None
 
 
 class Part(BaseModel):
@@ -125,7 +126,8 @@ def rows_of_report(path: str | Path) -> Rows:
                     raise ValueError(f"{path}: invalid row of {name}: {_first(error)}") from None
     if len(rows) > MAX_ROWS:
         raise ValueError(f"{path}: got {len(rows):,} rows, expected up to {MAX_ROWS:,}")
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"predicted_us": float})
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"predicted_us": float, "topology_file": object})
+    return frame.assign(topology_file=frame.topology_file.where(frame.topology_file.notna(), None))
 
 
 def _columns(event: MeasuredEvent) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from collectives.algorithms import executable
 from collectives.engine import buffers, nccl
 from collectives.engine.compile import PIECE
 from collectives.engine.program import Recv, Send, Span
-from ranks import gpu_check
-from ranks.gpu_check import CheckedCall, begin, cases
+from ranks import gpu_cases
+from ranks.gpu_cases import CheckedCall, begin, cases
 from sweep import each
 
 pytestmark = pytest.mark.integration  # twenty seconds of ranks as threads
@@ -113,7 +113,7 @@ def tolists(tensors: list[Tensor]) -> list[list[float]]:
     return [one.memory.tolist() for one in tensors]
 
 
-@pytest.mark.parametrize("check", [gpu_check.to_itself, gpu_check.on_two_streams])
+@pytest.mark.parametrize("check", [gpu_cases.to_itself, gpu_cases.on_two_streams])
 def test_what_one_gpu_can_check(world: Callable[[int], World], check: Callable[..., list]) -> None:
     w = world(1)
     with w.on(0):
@@ -269,7 +269,7 @@ def test_scratch_memory_that_two_streams_share(world: Callable[[int], World], mo
     monkeypatch.setattr(buffers, "_memory", lambda n, kind: kept)
     w = world(1)
     with w.on(0), pytest.raises(NcclError, match=r"race on rank 0: .* on another stream does not wait for"):
-        gpu_check.on_two_streams(w.group()[0], DEVICE, n=8)
+        gpu_cases.on_two_streams(w.group()[0], DEVICE, n=8)
 
 
 def exchange_on(w: World, *programs: list[list[tuple[str, Tensor, int]]]) -> None:

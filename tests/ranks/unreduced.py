@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gpu_check
+import gpu_cases
 from torch import distributed as dist
 
 together = dist.new_group
@@ -13,7 +13,7 @@ together = dist.new_group
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     dist.new_group = alone
-    gpu_check.run(settings, report)
+    gpu_cases.run(settings, report)
 
 
 def alone(backend: str) -> dist.ProcessGroup:

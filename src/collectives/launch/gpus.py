@@ -68,14 +68,20 @@ def visible() -> list[str]:
     return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.stdout.splitlines()))]
 
 
+def most(found: Sequence[str]) -> int:
+    """Return the most ranks that can share these GPUs: one for each GPU, or for two cores of this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(len(found), cores // SPINNING)
+
+
 def need(ranks: int) -> list[str]:
     """Return the GPUs that ranks are to share. Raises ValueError for none, and for more ranks than the cores allow."""
-    found, cores = visible(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = visible()
     if not found:
         raise ValueError("GPUs to share: got none from nvidia-smi, expected one or more, or CUDA_VISIBLE_DEVICES")
-    if ranks > len(found) and ranks * SPINNING > cores:
+    if ranks > most(found):
         raise ValueError(
-            f"ranks that share GPUs: got {ranks}, expected at most {cores // SPINNING} on {cores} cores, because two "
+            f"ranks that share GPUs: got {ranks}, expected at most {most(found)}, two cores for each, because two "
             "threads of each rank spin, the main one and that of NCCL's proxy"
         )
     return found
