@@ -20,6 +20,8 @@ MAY_NAME |= {"collectives/cli/programs.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
 MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")}
 MAY_NAME |= {"collectives_book/train_digits.py"}
+# NCCL itself is the subject of its slow motion.
+MAY_NAME |= {"collectives_book/one_gpu.py"}
 # In PyTorch's dumps gloo's calls, whoever made them, have states of their own.
 MAY_NAME |= {"collectives_logs/flight_dump.py"}
 
