@@ -1,4 +1,4 @@
-"""Prints a report of ``make gpu-check``, and draws the times of NCCL's ring and tree.
+"""Print a report of ``make gpu-check``, and draw the times of NCCL's ring and tree on emulated hosts.
 
 python -m collectives_book.gpu_report FILE     prints what FILE holds; its figure is an SVG beside it
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from collectives.units import format_bytes, many
@@ -34,6 +35,10 @@ def main(arguments: list[str]) -> int:
         return 2
     for line in [*_machine(report.machine), *_parts(report), *tables(rows)]:
         print(line)
+    if not (measured := one_gpu.rings_and_trees(rows)).empty:
+        figure = Path(arguments[0]).with_suffix(".svg")
+        figure.write_bytes(one_gpu.times(measured).light)
+        print(f"\nThe figure is {figure}")
     return 0
 
 

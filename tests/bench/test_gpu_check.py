@@ -142,7 +142,8 @@ def test_what_measures_is_a_table_of_rows(made_up: Path) -> None:
     gpu_check.main([str(made_up)])
     rows = rows_of_report(made_up)
     slow = rows[(rows["where"] == "cluster:5ms,25MB/s") & (rows.backend == "nccl")]
-    assert [*slow.algorithm] == ["Ring", "Tree", "default"]
+    assert [*slow.algorithm] == ["Ring", "Tree", "default", "default"]
+    assert [*slow.topology_file] == [None, None, None, "5ms,25MB/s"]
     assert {*rows.hosts} == {8, 2}
     assert [*rows[rows.hosts == 2]["where"].unique()] == ["cluster:5ms,25MB/s,4"]
     assert {*rows[rows["where"] == "loopback"].algorithm} == {"Ring", "Tree", "default", *gpu_parts.OURS}
@@ -153,12 +154,12 @@ def test_a_part_that_cannot_run_gives_the_reason(made_up: Path, monkeypatch: pyt
     monkeypatch.setattr(gpu_parts, "_no_hosts", lambda: "/dev/net/tun cannot be opened")
     assert gpu_check.main([str(made_up)]) == 0
     without = {name for name, result in results(made_up).items() if result == "skipped: /dev/net/tun cannot be opened"}
-    assert without == {"slow_ring", "slow_tree", "slow_ours", "slow_choice", "cut", "two_hosts"}
+    assert without == {"slow_ring", "slow_tree", "slow_ours", "slow_choice", "slow_choice_told", "cut", "two_hosts"}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     assert gpu_check.main([str(made_up)]) == 0
-    few = {name for name, result in results(made_up).items() if "got 2, expected at most 1, two cores" in result}
+    few = {name for name, result in results(made_up).items() if "got 2, expected at most 1 on 2 cores" in result}
     assert few == {"ddp", "loopback", *without} - {"two_hosts"}
-    assert "got 4, expected at most 1, two cores" in results(made_up)["two_hosts"]
+    assert "got 4, expected at most 1 on 2 cores" in results(made_up)["two_hosts"]
 
 
 def test_all_parts_end_within_a_limit(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:

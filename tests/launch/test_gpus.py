@@ -113,7 +113,7 @@ def test_hosts_with_a_gpu_each_need_no_mps(tmp_path: Path, monkeypatch: pytest.M
 def test_ranks_need_a_gpu_and_two_cores_each(daemons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.need(8) == ["0"]
     with pytest.raises(
-        ValueError, match="got 9, expected at most 8, two cores for each, because two threads of each rank spin"
+        ValueError, match="got 9, expected at most 8 on 16 cores, because two threads of each rank spin"
     ):
         gpus.need(9)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

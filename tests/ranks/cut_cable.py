@@ -49,7 +49,7 @@ def cut_cable(over: str, hosts: int, seconds: float, note: Callable[[Row], None]
         folder = Path(stack.enter_context(TemporaryDirectory()))
         names = [name(host) for host in range(hosts)]
         shared = stack.enter_context(gpus.shared(names, INTERFACE)) if over == "nccl" else None
-        made = stack.enter_context(cluster(hosts, LATENCY, RATE, private_memory=not shared))
+        made = stack.enter_context(cluster(hosts, LATENCY, RATE, isolated=not shared))
         started: list[ChildProcess] = []
         stack.callback(end, started)
         logs: list[IO[bytes]] = []

@@ -61,7 +61,8 @@ PARTS = {
     "slow_ours": Part(110, gpu_parts.slow("p2p_nccl")),
     "cut": Part(60, gpu_parts.cut),
     "loopback": Part(60, gpu_parts.loopback),
-    "slow_choice": Part(50, gpu_parts.slow("nccl")),
+    "slow_choice": Part(45, gpu_parts.slow("nccl")),
+    "slow_choice_told": Part(45, gpu_parts.slow("nccl", told=True)),
     "two_hosts": Part(60, gpu_parts.two_hosts),
 }
 

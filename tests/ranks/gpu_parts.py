@@ -62,15 +62,19 @@ def loopback(seconds: float, note: Note) -> str | None:
     return _measured(wanted, seconds, note, hosts=sharing())
 
 
-def slow(typed: str) -> Callable[[float, Note], str | None]:
-    """Return the part that times a back end on emulated hosts of one rank each; NCCL gets no file about their links."""
+def slow(typed: str, told: bool = False) -> Callable[[float, Note], str | None]:
+    """Return the part that times a back end on emulated hosts of one rank each.
+
+    NCCL gets the launcher's topology file with the speed and latency of their links if it is ``told``, else no file.
+    """
 
     def run(seconds: float, note: Note) -> str | None:
         if reason := _refused(2) or _no_hosts():
             return reason
         wanted = Settings(backends=[typed], ranks=sharing(), where=f"cluster:{LINK}", **_ours())
-        with set_variables({"NCCL_TOPO_FILE": NO_TOPOLOGY}):
-            return _measured(wanted, seconds, note, hosts=sharing())
+        known = {"hosts": sharing(), "topology_file": LINK if told else None}
+        with set_variables({} if told else {"NCCL_TOPO_FILE": NO_TOPOLOGY}):
+            return _measured(wanted, seconds, note, **known)
 
     return run
 

@@ -70,8 +70,11 @@ def visible() -> list[str]:
 
 def most(found: Sequence[str]) -> int:
     """Return the most ranks that can share these GPUs: one for each GPU, or for two cores of this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(len(found), cores // SPINNING)
+    return max(len(found), _cores() // SPINNING)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def need(ranks: int) -> list[str]:
@@ -81,8 +84,8 @@ def need(ranks: int) -> list[str]:
         raise ValueError("GPUs to share: got none from nvidia-smi, expected one or more, or CUDA_VISIBLE_DEVICES")
     if ranks > most(found):
         raise ValueError(
-            f"ranks that share GPUs: got {ranks}, expected at most {most(found)}, two cores for each, because two "
-            "threads of each rank spin, the main one and that of NCCL's proxy"
+            f"ranks that share GPUs: got {ranks}, expected at most {most(found)} on {_cores()} cores, "
+            "because two threads of each rank spin, the main one and that of NCCL's proxy"
         )
     return found
 
