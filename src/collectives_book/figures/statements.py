@@ -95,13 +95,3 @@ def leaders(rows: Rows) -> list[Row]:
 def ratio(one: Row, other: Row) -> tuple[float, float, float]:
     """Return (least, of medians, most) of one row's time over the other's, for one row each or columns of them."""
     return one.low_us / other.high_us, one.median_us / other.median_us, one.high_us / other.low_us
-
-
-def verdict(least: float, most: float, goal: float, *, at_least: bool) -> str:
-    """Return the verdict on a value between two others: "undecided" where the goal lies between them, too.
-
-    >>> [verdict(*value, 1.5, at_least=True) for value in ((1.5, 2.0), (1.0, 1.4), (1.4, 1.6))]
-    ['reached', 'missed', 'undecided']
-    """
-    reached = [value >= goal if at_least else value <= goal for value in (least, most)]
-    return "undecided" if reached[0] != reached[1] else "reached" if reached[0] else "missed"
