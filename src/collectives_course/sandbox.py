@@ -48,7 +48,7 @@ INSIDE = (
     "collectives/traffic.py",
     "collectives/units.py",
     "collectives/verify.py",
-    "collectives/wire.py",
+    "collectives/codecs.py",
     "collectives_course/__init__.py",
     "collectives_course/comm.py",
     "collectives_course/rank.py",

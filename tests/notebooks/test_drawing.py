@@ -23,6 +23,7 @@ from places import ROOT
 pytestmark = pytest.mark.integration  # draws every figure of the notebooks: twenty seconds
 FAST, SLOW = [2e-6, 3e-6, 3e-6, 3e-6, 5e-6], [3e-3, 4e-3, 4e-3, 4e-3, 5e-3]
 SWEEP: dict[str, Any] = {"ranks": 2, "dtype": "float32", "in_place": None, "where": "loopback", "timeout": "60s"}
+SWEEP |= {"share_gpus": False}
 ALL_REDUCE = SWEEP | {"sizes": [4], "algorithms": ["ring"], "backends": ["p2p"]}
 COLLECTIVES = SWEEP | {"sizes": ["1K"], "collectives": ["broadcast"], "backends": ["p2p", "gloo"]}
 HOSTS: dict[str, Any] = {"hosts": 2, "latency": "1ms", "rate": "100MB/s", "sizes": [4, "64K"]}
