@@ -1,4 +1,4 @@
-"""What claims are checked with, under the names that ``claims.yaml`` has: counts of schedules, models, recorded rows.
+"""Check claims, by the names in ``claims.yaml``: counts of schedules, models, recorded rows.
 
 `check` puts a function under its name. Its arguments are validated where the file is read, its value is found later.
 """

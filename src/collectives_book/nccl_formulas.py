@@ -23,7 +23,7 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 
 
 class Constants(NamedTuple):
-    """Latencies of one algorithm and protocol in µs (once, a hop by NVLink, by network), and its share of the rate."""
+    """Hold latencies of a protocol in µs (once, a hop by NVLink, by network), and its share of the rate."""
 
     base: float
     inside: float
@@ -113,7 +113,7 @@ def best(
 
 
 class Cut(NamedTuple):
-    """An all-reduce's channels, the messages of a channel's part in a step, and bytes sent for one of the buffer."""
+    """Hold an all-reduce's channels, messages of a channel's part in a step, and bytes sent for one of the buffer."""
 
     channels: int
     messages: int

@@ -254,7 +254,7 @@ def _stages(parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, sam
 
 
 class BoundedCache(Generic[Value]):
-    """Values by key, up to a limit of bytes; the least recently used is evicted first. Threads may share it.
+    """Keep values by key, up to a limit of bytes; the least recently used is evicted first. Threads may share it.
 
     It is bounded by bytes, not by entries: a program of small calls in turn keeps them all.
     """
@@ -296,7 +296,7 @@ def nbytes_of(made: CompiledCall) -> int:
 
 
 def _nbytes(made: Plan, edges: Ints) -> int:
-    """About how much memory a plan takes, with the arrays that a transport makes of it."""
+    """Estimate the bytes of a plan, with the arrays that a transport makes of it."""
     spans = [len(spans_of(do)) for do in made.instructions()]
     return 4096 + INSTRUCTION_BYTES * len(spans) + SPAN_BYTES * sum(spans) + edges.nbytes
 

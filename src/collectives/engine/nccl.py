@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Nccl:
-    """The transport of ranks on GPUs: a `transport.Transport`."""
+    """Carry the calls of ranks on GPUs: a `transport.Transport`."""
 
     ranks_per_host = 1
 

@@ -40,7 +40,7 @@ _LIBC.munmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 
 
 class Segment:
-    """The shared memory of so many ranks as one of them has mapped it."""
+    """Hold the shared memory of so many ranks, as one of them has mapped it."""
 
     def __init__(self, descriptor: int, ranks: int) -> None:
         nbytes = ranks * (HEADER + REGION)

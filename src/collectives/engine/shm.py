@@ -449,7 +449,7 @@ def _no_data(signature: bytes) -> SharedCall:
 
 
 class SharedMemory(Tcp):
-    """The transport of ranks that share memory: a `transport.Transport`.
+    """Carry the calls of ranks that share memory: a `transport.Transport`.
 
     What goes to other hosts, and what no slot takes, goes by messages. Connections also say why a peer does not come.
     """

@@ -1,4 +1,4 @@
-"""What carries a group's calls: the protocol of all transports, and which ranks of this machine share memory."""
+"""Define the protocol of all transports, which carry a group's calls, and find the ranks that share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares this machine's GPUs among more ranks than there are GPUs, so that NCCL runs on one GPU.
+"""Share this machine's GPUs among more ranks than there are GPUs, so that NCCL runs on one GPU.
 
 NCCL tells hosts apart by NCCL_HOSTID, and before 2.30 it refuses two ranks of one host on a GPU. So each rank on
 loopback is a host of its own, and messages go through sockets. A rank sees one GPU alone (CUDA_VISIBLE_DEVICES).

@@ -1,4 +1,4 @@
-"""Describes an emulated link to NCCL, as the XML of NCCL_TOPO_FILE, so that NCCL chooses and predicts for that link.
+"""Describe an emulated link to NCCL, as the XML of NCCL_TOPO_FILE, so that NCCL chooses and predicts for that link.
 
 Of an emulated host's network device NCCL finds a rate of 10 Gb/s and no latency, unless a file has other values: these
 win, and enter NCCL's cost model. NCCL reads the file before it looks for devices, adds the GPUs that it finds, and

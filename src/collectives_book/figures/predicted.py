@@ -1,4 +1,4 @@
-"""What formulas say: times by size or ranks as pictures, and bytes as text."""
+"""Draw the times that formulas predict, by size or by ranks."""
 
 from collections.abc import Mapping, Sequence
 

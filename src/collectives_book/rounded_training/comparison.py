@@ -32,7 +32,7 @@ SHORT = {"bfloat16": "bf16", "float32": "fp32"}
 
 
 class Variant(NamedTuple):
-    """A way to sum gradients: the algorithm, after a slash the codec, the dtype that adds, and feedback of errors."""
+    """Name a way to sum gradients: algorithm and codec with a slash between, the dtype that adds, error feedback."""
 
     algorithm: str
     dtype: str = "float32"

@@ -50,7 +50,7 @@ PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
 class _Ready:
-    """The arrays of a plan for ranks with these links, and the address of the table that has theirs."""
+    """Hold the arrays of a plan for ranks with these links, and the address of the table of these arrays."""
 
     def __init__(self, plan: tuple[Task, ...], links: Records, descriptors: Records) -> None:
         self.program = flatten(plan)
@@ -60,7 +60,7 @@ class _Ready:
 
 
 class Tcp:
-    """The transport of ranks that share no memory: a `transport.Transport`."""
+    """Carry the calls of ranks that share no memory: a `transport.Transport`."""
 
     ranks_per_host = 1
 

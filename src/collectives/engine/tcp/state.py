@@ -128,7 +128,7 @@ def _row(do: Instruction, first: int) -> tuple[int, ...]:
 
 
 class Flat(NamedTuple):
-    """The arrays of a program."""
+    """Hold the arrays of a program."""
 
     tasks: Records  # of TASK, and one behind the last
     after: Ints
@@ -137,7 +137,7 @@ class Flat(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """Those that change. ``polls`` is for ``poll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
+    """Hold arrays that change: ``polls`` for ``poll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
 
     messages: Records  # of MESSAGE
     tasks: Records  # of TASK_STATE
