@@ -1,7 +1,11 @@
 """Criteria of single assignments, where a wrong solution (`test_wrong.py`) shows too little of them."""
 
+import importlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +18,13 @@ import pytest
 from collectives.schedule import Schedule, Step
 from collectives_course import assignment
 from collectives_course.assignment import Assignment
+from collectives_course.grade import LIBRARY
 from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import Failed
 from course.wrong import ASSIGNMENTS
 
 MEASURE, TREES = assignment.read(ASSIGNMENTS / "measure-and-predict"), assignment.read(ASSIGNMENTS / "trees")
+LAB = assignment.read(ASSIGNMENTS / "measure-on-gpus")
 CHUNKS = 1 << 13
 Fit = Callable[[Any, Any], tuple[float, float]]
 
@@ -92,6 +98,61 @@ def test_measure_and_predict_report_notebook(tmp_path: Path) -> None:
     )
     report_of(folder)
     assert sorted(each.name for each in folder.glob("*report*")) == ["report.ipynb", "report.json"]
+
+
+def lab_report(folder: Path) -> None:
+    criterion(LAB, "report").check(Submission(folder, LAB.facts.files[0], LAB.variant(0)))
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "message"),
+    [
+        ("units", {"seconds": "ms"}, "units"),
+        ("environment", {"processor": ""}, "processor"),
+        ("logs", {"free": {"source": "recorded", "text": "# no table"}}, "free.log has tables"),
+        ("ring_against_tree", {"ranks": 8}, "16"),
+        ("ring_against_tree", {"tree_up_to": 0}, "tree_up_to"),
+        ("one_shot", {"one_shot_up_to": 512}, "one_shot_up_to"),
+        ("one_shot", {"rows": [{"bytes": 1 << n, "one_shot": [1.0], "ring": [1.0]} for n in range(4)]}, "samples"),
+        ("buckets", {"best": 3}, "best bucket"),
+    ],
+)
+def test_a_lab_report_that_does_not_agree_with_itself(
+    part: str, changed: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    whole = json.loads((LAB.folder / "reference" / "report.json").read_text())
+    whole[part] |= changed
+    (tmp_path / "report.json").write_text(json.dumps(whole))
+    with pytest.raises(Failed, match=message):
+        lab_report(tmp_path)
+
+
+def test_exposed_times_follow_from_the_traces(tmp_path: Path) -> None:
+    whole = json.loads((LAB.folder / "reference" / "report.json").read_text())
+    whole["buckets"]["rows"][0]["events"].pop(0)
+    (tmp_path / "report.json").write_text(json.dumps(whole))
+    with pytest.raises(Failed, match="exposed"):
+        lab_report(tmp_path)
+
+
+def test_recorded_logs_are_the_rows_of_this_repository() -> None:
+    recorded = importlib.import_module("collectives_assignment_measure_on_gpus.recorded")
+    for name in recorded.LABELS:
+        assert (recorded.FOLDER / f"{name}.log").read_text() == recorded.text(name)
+
+
+@pytest.mark.extended
+def test_a_lab_report_is_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "starter"
+    assignment.write_starter(LAB, 0, folder)
+    for name in ("lab.py", "ranks.py"):
+        shutil.copyfile(LAB.folder / "reference" / name, folder / name)
+    paths = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    program = "import report; report.SIZES = report.SIZES[:4]; report.CAPS = report.CAPS[:3]; report.main()"
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, check=True, timeout=300
+    )
+    lab_report(folder)
 
 
 def one_by_one(p: int, root: int, k: int) -> Schedule:

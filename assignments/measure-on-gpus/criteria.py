@@ -1,0 +1,254 @@
+"""Hidden tests: logs and traces drawn by lot, whose rows and exposed times are known because they were planted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from collectives.contracts import CONTRACTS
+from collectives_course.submission import Criterion, Submission, reading
+from collectives_course.verdict import Failed
+
+from .consistent import need_consistent
+
+Row = dict[str, Any]
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+LENGTH = 3000  # of a trace, in microseconds
+KERNELS = ("ampere_sgemm_128x64_tn", "void at::native::vectorized_elementwise_kernel<4>", "multi_tensor_apply_kernel")
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """How many samples a choice needs."""
+    return {"samples": 5 + seed % 3}
+
+
+def _rows(submission: Submission, sizes: list[int]) -> list[Row]:
+    times = submission.random.uniform(5, 5000, (len(sizes), 2)).round(2)
+    return [
+        {"bytes": nbytes, "seconds": float(out) * 1e-6, "in_place": float(inside) * 1e-6, "wrong": 0}
+        for nbytes, (out, inside) in zip(sizes, times, strict=True)
+    ]
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "N/A" if value is None else f"{value:.{digits}f}"
+
+
+def _line(row: Row, wrong: tuple[str, str] = ("0", "0")) -> str:
+    nbytes, text = row["bytes"], f"{row['bytes']:12d}  {row['bytes'] // 4:12d}  {'float':>8}  {'sum':>6}  {-1:6d}"
+    for seconds, count in zip((row["seconds"], row["in_place"]), wrong, strict=True):
+        rate = None if seconds is None else nbytes / seconds / 1e9
+        busbw = None if rate is None else 1.75 * rate
+        us = None if seconds is None else seconds * 1e6
+        text += f"  {_number(us):>9}  {_number(rate):>6}  {_number(busbw):>6}  {count:>6}"
+    return text
+
+
+def _log(lines: list[str]) -> str:
+    head = [
+        "# nThread 1 nGpus 8 minBytes 1024 maxBytes 268435456 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1",
+        *(f"#  Rank {rank:2d} Group  0 Pid   4711 on  node1 device {rank:2d} [0x07] NVIDIA H100" for rank in range(8)),
+        "#                                                   out-of-place                       in-place",
+        "#       size   count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong",
+        "#        (B)    (elements)               (us)  (GB/s)  (GB/s)       (us)  (GB/s)  (GB/s)",
+    ]
+    return "\n".join([*head, *lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 70.1", "#", ""])
+
+
+def _need_rows(submission: Submission, lines: list[str], expected: list[Row]) -> None:
+    told = submission.call("parse", _log(lines))
+    if not isinstance(told, list) or len(told) != len(expected):
+        got = f"{len(told)} rows" if isinstance(told, list) else f"{told!r:.80}"
+        raise Failed(f"parse: got {got}, expected a list of {len(expected)} rows")
+    for row, wanted in zip(told, expected, strict=True):
+        if not isinstance(row, dict) or {*row} != {*wanted}:
+            raise Failed(f"parse: got a row {row!r:.200}, expected a dict with {', '.join(wanted)}")
+        for name, value in wanted.items():
+            if not _is_close(row[name], value):
+                raise Failed(f"parse, {wanted['bytes']:,} bytes: {name} is {row[name]!r:.80}, expected {value}")
+
+
+def _is_close(told: Any, wanted: float | None, within: float = 1e-6) -> bool:
+    if wanted is None or told is None:
+        return told is wanted
+    return isinstance(told, int | float) and bool(abs(told - wanted) <= within * abs(wanted))
+
+
+def parsed(submission: Submission) -> None:
+    rows = _rows(submission, [1 << power for power in range(10, 29, 2)])
+    _need_rows(submission, [_line(row) for row in rows], rows)
+
+
+def odd_lines(submission: Submission) -> None:
+    """Lines of NCCL and comments between the rows; not measured, not checked or wrong; sizes repeated, in any order."""
+    rows = _rows(submission, [4096, 4096, 1 << 20, 1024, 1 << 26, 1 << 14])
+    rows[1]["in_place"] = None
+    rows[3]["seconds"] = None
+    counts = [("0", "N/A"), ("N/A", "N/A"), ("3", "4"), ("0", "0"), ("N/A", "2"), ("1", "0")]
+    for row, wrong in zip(rows, (0, None, 7, 0, 2, 1), strict=True):
+        row["wrong"] = wrong
+    lines = [_line(row, wrong) for row, wrong in zip(rows, counts, strict=True)]
+    between = [
+        "node1:4711:4790 [3] NCCL INFO Channel 00/16 : 0 1 2 3 4 5 6 7",
+        f"#{lines[0]}",
+        "",
+        "# 2048 512 warm-up: not counted",
+        "8 GPUs",
+    ]
+    mixed = [line for pair in zip(lines, [*between, ""], strict=True) for line in pair]
+    _need_rows(submission, mixed, sorted(rows, key=lambda row: row["bytes"]))
+
+
+def bandwidth(submission: Submission) -> None:
+    for collective in COLLECTIVES:
+        for p in (1, 2, 7, 8, 64):
+            nbytes, seconds = int(submission.random.integers(1, 1 << 30)), float(submission.random.uniform(1e-5, 1e-2))
+            told = submission.call("busbw", collective, p, nbytes, seconds)
+            wanted = CONTRACTS[collective].factor(p) * nbytes / seconds / 1e9
+            if not _is_close(told, wanted):
+                call = f"busbw({collective}, {p}, {nbytes}, {seconds:.4g})"
+                raise Failed(f"{call}: got {told!r:.80}, expected {wanted:.6g} GB/s")
+
+
+def sizes_won(submission: Submission) -> None:
+    """The first is faster up to a size, loses at the next two, and wins again; a sample in five is far off."""
+    random, sizes = submission.random, [1024 * 4**power for power in range(9)]
+    for wins in (3, 6, 0, len(sizes)):
+        first, second = [], []
+        for at, nbytes in enumerate(sizes):
+            fast, slow = 1e-5 * 1.5**at, 1.2e-5 * 1.5**at
+            is_first = at < wins or at > wins + 1
+            for rows, typical in ((first, fast if is_first else slow), (second, slow if is_first else fast)):
+                outlier = 50 if typical == fast else 0.02  # neither means nor minima tell which is faster
+                seconds = typical * np.where(np.arange(5) == 2, outlier, random.uniform(0.97, 1.03, 5))
+                rows += [{"bytes": nbytes, "seconds": float(each)} for each in seconds]
+        second.append({"bytes": 1 << 30, "seconds": 1.0})  # a size that only one has
+        first, second = ([rows[i] for i in random.permutation(len(rows))] for rows in (first, second))
+        wanted = sizes[wins - 1] if wins else 0
+        told = submission.call("faster_up_to", first, second)
+        if told != wanted:
+            raise Failed(f"faster_up_to: got {told!r:.80}, expected {wanted:,}: faster there and at each smaller size")
+
+
+def _event(cat: str, name: str, start: int, length: int, tid: int = 7, ph: str = "X") -> Row:
+    return {"ph": ph, "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": 1e9 + start, "dur": float(length)}
+
+
+def _spans(random: np.random.Generator, count: int, longest: int) -> list[tuple[int, int]]:
+    starts, lengths = random.integers(0, LENGTH - longest, count), random.integers(1, longest, count)
+    return [(int(start), int(length)) for start, length in zip(starts, lengths, strict=True)]
+
+
+def _in_a_row(random: np.random.Generator, count: int) -> list[tuple[int, int]]:
+    """Spans of one stream: none overlaps another, and some touch."""
+    edges = np.sort(random.choice(LENGTH, 2 * count, replace=False))
+    edges[2:8:2] = edges[1:7:2]
+    return [(int(start), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _marked(spans: list[tuple[int, int]]) -> Any:
+    marks = np.zeros(LENGTH, bool)
+    for start, length in spans:
+        marks[start : start + length] = True
+    return marks
+
+
+def _need_exposed(submission: Submission, events: list[Row], talks: Any, computes: Any, what: str) -> None:
+    events = [events[i] for i in submission.random.permutation(len(events))]
+    told, wanted = submission.call("exposed", events), float((talks & ~computes).sum()) * 1e-6
+    if not _is_close(told, wanted, 1e-6):
+        whole = f"{talks.sum()} µs of communication and {computes.sum()} µs of computing"
+        raise Failed(f"exposed, {what}: got {told!r:.80}, expected {wanted:.6g} s, of {whole}")
+
+
+def _kernels(talks: list[tuple[int, int]], computes: list[tuple[int, int]]) -> Iterator[Row]:
+    for start, length in talks:
+        yield _event("kernel", NCCL, start, length, tid=20)
+    for number, (start, length) in enumerate(computes):
+        yield _event("kernel", KERNELS[number % len(KERNELS)], start, length)
+
+
+def streams(submission: Submission) -> None:
+    random = submission.random
+    for count in (4, 12):
+        talks, computes = _in_a_row(random, count), _in_a_row(random, 2 * count)
+        _need_exposed(
+            submission, [*_kernels(talks, computes)], _marked(talks), _marked(computes), "one stream for each"
+        )
+
+
+def overlaps(submission: Submission) -> None:
+    """Kernels of several streams overlap each other, and the trace has events that do not count."""
+    random = submission.random
+    for count in (5, 20):
+        talks, computes = _spans(random, count, 300), _spans(random, count, 200)
+        talks += [(start + length // 4, length // 2) for start, length in talks[:3]]
+        computes += [(start + length // 4, length // 2) for start, length in computes[:3]]
+        others = [
+            *(_event("gpu_memcpy", "Memcpy HtoD", *span) for span in _spans(random, 9, 300)),
+            *(_event("cpu_op", "aten::mm", *span) for span in _spans(random, 9, 300)),
+            *(_event("gpu_user_annotation", "nccl:all_reduce", *span) for span in _spans(random, 9, 300)),
+            *(_event("user_annotation", "gloo:all_reduce", *span) for span in _spans(random, 9, 300)),
+            {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0.0, "args": {"name": "python"}},
+            _event("kernel", KERNELS[0], 0, LENGTH, ph="B"),
+        ]
+        events = [*_kernels(talks, computes), *others]
+        _need_exposed(submission, events, _marked(talks), _marked(computes), "several streams")
+    talks = _spans(random, 4, 500)
+    _need_exposed(submission, [*_kernels(talks, [])], _marked(talks), _marked([]), "no computing")
+    _need_exposed(submission, [*_kernels([], talks)], _marked([]), _marked(talks), "no communication")
+
+
+def on_cpu(submission: Submission) -> None:
+    random = submission.random
+    for count in (4, 16):
+        talks, computes = _spans(random, count, 300), _spans(random, 2 * count, 90)
+        events = [
+            *(_event("user_annotation", "gloo:all_reduce", *span, tid=3) for span in talks),
+            *(_event("cpu_op", "aten::addmm", *span, tid=1) for span in computes),
+            *(_event("cpu_op", "c10d::allreduce_", *span, tid=1) for span in _spans(random, 9, 300)),
+            *(_event("user_annotation", "Optimizer.step#SGD.step", *span, tid=1) for span in _spans(random, 3, 300)),
+            _event("Trace", "PyTorch Profiler (0)", 0, LENGTH),
+        ]
+        _need_exposed(submission, events, _marked(talks), _marked(computes), "a trace of a processor")
+
+
+def best(submission: Submission) -> None:
+    random, enough = submission.random, submission.variant["samples"]
+    caps = [float(each) for each in random.choice([1, 2, 5, 10, 25, 50, 100], 5, replace=False)]
+    rows = []
+    for place, cap in enumerate(caps):
+        typical = 0.02 * (1 + 0.1 * place)
+        seconds = typical * random.uniform(0.99, 1.01, enough - 1 if place == 0 else enough + 2)
+        if place == 1:
+            seconds[0] *= 30  # a mean would choose another
+        if place == 2:
+            seconds[0] /= 30  # and so would a minimum
+        rows += [{"bucket_cap_mb": cap, "seconds": float(each)} for each in seconds]
+    rows = [rows[i] for i in random.permutation(len(rows))]
+    few = [row for row in rows if row["bucket_cap_mb"] == caps[0]]
+    for given, wanted in ((rows, caps[1]), (few, None)):
+        told = submission.call("choose", given)
+        with reading("choose"):
+            if told != wanted:
+                raise Failed(f"choose: got {told!r:.80}, expected {wanted}; a bucket needs {enough} samples")
+
+
+def report(submission: Submission) -> None:
+    need_consistent(submission.folder / "report.json", submission.variant["samples"])
+
+
+CRITERIA = [
+    Criterion("parse", 10, "Rows of a log of nccl-tests, in bytes and seconds.", parsed),
+    Criterion(
+        "odd-lines", 15, "Rows between NCCL's lines and comments, with N/A, wrong elements, any order.", odd_lines
+    ),
+    Criterion("busbw", 15, "Bus bandwidth of five collectives on 1 to 64 ranks.", bandwidth),
+    Criterion("faster-up-to", 10, "The size up to which one is faster, by medians.", sizes_won),
+    Criterion("exposed", 15, "Exposed communication of a GPU's trace, to the microsecond.", streams),
+    Criterion("overlaps", 10, "The same, where kernels of several streams overlap.", overlaps),
+    Criterion("exposed-cpu", 10, "The same, in a trace of gloo on a processor.", on_cpu),
+    Criterion("choose", 5, "The best size of buckets, by medians of enough samples.", best),
+    Criterion("report", 10, "report.json agrees with itself: its rows follow from its logs and traces.", report),
+]
