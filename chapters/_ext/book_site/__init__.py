@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from book_site import access, commands, downloads, front, head, icons, mathjax, pictures, repository, weight
+from book_site import access, anywhere, commands, downloads, front, head, icons, mathjax, pictures, repository, weight
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -18,6 +18,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("html-page-context", commands.keep_words)
     app.connect("html-page-context", downloads.offer, priority=500)  # before the theme's buttons, at 501
     app.connect("html-page-context", repository.hide_edit, priority=502)  # after them
+    app.connect("html-page-context", anywhere.launch, priority=502)
     app.connect("build-finished", front.lead)
     app.connect("build-finished", mathjax.install)
     app.connect("build-finished", downloads.write)

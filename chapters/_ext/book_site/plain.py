@@ -16,6 +16,7 @@ DIRECTIVE = re.compile(
     r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)[ \t]*$", re.MULTILINE
 )
 OPTION = re.compile(r"^:([\w-]+): *(.*)\n", re.MULTILINE)
+OPTIONS = re.compile(rf"(?:{OPTION.pattern})*", re.MULTILINE)  # at the head of a directive, not of those inside
 ROLE = re.compile(r"\{(doc|term|ref|download|cite:[pt])\}`([^`<]*?)(?: *<[^`>]*>)?`")
 # A figure's two texts in the HTML of an output.
 ALTERNATIVE, CAPTION = re.compile(r'\balt="([^"]*)"'), re.compile(r"<figcaption>(.*?)</figcaption>")
@@ -46,8 +47,8 @@ class Page:
 
     def _directive(self, found: re.Match[str]) -> str:
         name, title = found["name"], found["title"]
-        options = {key: yaml.safe_load(value) for key, value in OPTION.findall(found["body"])}
-        body = OPTION.sub("", found["body"])
+        head = OPTIONS.match(found["body"])[0]
+        options, body = {key: yaml.safe_load(value) for key, value in OPTION.findall(head)}, found["body"][len(head) :]
         if name == "glue:md":
             return self.glued.get(title, "")
         if name == "literalinclude":
