@@ -21,6 +21,7 @@ CHAPTERS = [entry for part in TOC["parts"] for entry in part["chapters"]]
 DOCUMENTS = [TOC["root"], *(each["file"] for entry in CHAPTERS for each in (entry, *entry.get("sections", [])))]
 NOTEBOOKS = [ROOT / f"{name}.ipynb" for name in DOCUMENTS if name.startswith("experiments/results/")]
 WITH_CELLS = [document for document in DOCUMENTS if (ROOT / "_build/jupyter_execute" / f"{document}.ipynb").exists()]
+MYST = r"\{(?:doc|ref|term|cite:[pt])\}`|^[`:]{3,}\{.*"  # its roles and directives
 FILE_NAME = re.compile(r"\.(svg|png|jpe?g|gif|webp)$", re.IGNORECASE)
 
 needs_site = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site: run `make book`")
@@ -108,11 +109,11 @@ def test_titles_and_descriptions_tell_pages_apart() -> None:
         assert all(said)
 
 
-def test_the_site_is_below_26_mb() -> None:
-    """Every file of it, downloads too: notebooks with their figures are 7 MB."""
+def test_the_site_is_below_20_mb() -> None:
+    """Every file of it, downloads too: notebooks with their figures are 5 MB."""
     files = {*SITE.rglob("*")} - {SITE / "book.pdf"}  # of `make pdf`
     heavy = sorted(files, key=lambda path: -path.stat().st_size)[:10]
-    assert weight(files) < 26e6, [path.relative_to(SITE).as_posix() for path in heavy]
+    assert weight(files) < 20e6, [path.relative_to(SITE).as_posix() for path in heavy]
 
 
 def outputs(notebook: Path) -> list[object]:
@@ -138,6 +139,10 @@ def test_a_page_with_cells_can_be_downloaded_as_a_notebook(document: str) -> Non
     notebook = nbformat.read(page.parent / link, as_version=4)
     nbformat.validate(notebook)
     assert any(cell.get("outputs") for cell in notebook.cells)
+    if not document.startswith("experiments/"):
+        assert notebook.cells[0].source.startswith("!git clone ")
+        texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+        assert not re.findall(MYST, "\n".join(texts), re.MULTILINE)
     assert '<img class="only-dark"' not in nbformat.writes(notebook)  # or it would have each figure twice
 
 
@@ -145,4 +150,4 @@ def test_a_page_with_cells_can_be_downloaded_as_a_notebook(document: str) -> Non
 def test_a_page_can_be_downloaded_as_plain_markdown(document: str) -> None:
     text = (SITE / "_sources" / f"{document}.md").read_text(encoding="utf8")
     assert text.startswith("# ")
-    assert not re.findall(r"\{(?:doc|ref|term|cite:[pt])\}`|^[`:]{3,}\{.*", text, re.MULTILINE)
+    assert not re.findall(MYST, text, re.MULTILINE)

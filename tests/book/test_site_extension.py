@@ -67,7 +67,10 @@ def test_plain_markdown_has_the_part_of_a_file_that_a_page_includes(tmp_path: Pa
     (tmp_path / "link.yaml").write_text("name: link\nrate: 25 GB/s\n")
     page = Page(tmp_path, {}, {}, SimpleNamespace(source_encoding="utf8"))
     include = "```{{literalinclude}} {}\n:language: {}\n:{}\n```\n".format
-    assert page.plain(include("code.py", "python", "pyobject: two")) == "```python\ndef two():\n    return 2\n```"
+    two = "```python\ndef two():\n    return 2\n```"
+    assert page.plain(include("code.py", "python", "pyobject: two")) == two
+    inside = f"````{{dropdown}} Code\n:open:\n{include('code.py', 'python', 'pyobject: two')}````\n"
+    assert page.plain(inside) == f"**Code**\n\n{two}"
     assert page.plain(include("link.yaml", "yaml", 'start-at: "rate: \\x32"')) == "```yaml\nrate: 25 GB/s\n```"
 
 
