@@ -1,6 +1,6 @@
 """Measure on this machine and write report.json: `python report.py`, in the folder of your lab.py and ranks.py.
 
-Ring against tree: from ring.log, tree.log and free.log in this folder, or else from the recorded ones in recorded/.
+Ring against tree: from ring.log, tree.log and free.log of this folder; without a ring.log, from those of recorded/.
 """
 
 import json
@@ -18,15 +18,14 @@ import ranks
 from collectives.bench import Settings, bench
 from collectives.bench.results import record
 
-CAPS = [1, 5, 25, 100] if ranks.ON_GPUS else [0.25, 1, 2, 25]
+CAPS = [1, 5, 25, 100] if ranks.ON_GPUS else [1, 2, 3, 25]  # a layer has 4 MiB on GPUs, and 1 MiB otherwise
 SIZES = [1024 * 4**power for power in range(7)]
 
 
 def log(name):
-    """A log of this folder, or else the recorded one."""
-    source = "measured" if Path(f"{name}.log").exists() else "recorded"
-    path = Path(f"{name}.log") if source == "measured" else Path("recorded", f"{name}.log")
-    return {"source": source, "text": path.read_text(encoding="utf8")}
+    """A log of this folder, or the recorded one where this folder has no ring.log."""
+    source, folder = ("measured", ".") if Path("ring.log").exists() else ("recorded", "recorded")
+    return {"source": source, "text": Path(folder, f"{name}.log").read_text(encoding="utf8")}
 
 
 def ring_against_tree(logs):

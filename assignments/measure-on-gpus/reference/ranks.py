@@ -20,7 +20,7 @@ ON_GPUS = GPUS >= 2
 RANKS = min(GPUS, 8) if ON_GPUS else 2
 DEVICE = "cuda" if ON_GPUS else "cpu"
 TRACES = 5
-LAYERS, WIDTH, ROWS = (16, 4096, 512) if ON_GPUS else (6, 512, 64)
+LAYERS, WIDTH, ROWS = (64, 1024, 4096) if ON_GPUS else (6, 512, 64)
 
 
 def wait():
