@@ -129,7 +129,8 @@ def test_a_lab_report_that_does_not_agree_with_itself(
 
 def test_exposed_times_follow_from_the_traces(tmp_path: Path) -> None:
     whole = json.loads((LAB.folder / "reference" / "report.json").read_text())
-    whole["buckets"]["rows"][0]["events"].pop(0)
+    row = whole["buckets"]["rows"][0]
+    row["events"] = [each for each in row["events"] if each["cat"] == "cpu_op"]
     (tmp_path / "report.json").write_text(json.dumps(whole))
     with pytest.raises(Failed, match="exposed"):
         lab_report(tmp_path)
