@@ -47,6 +47,8 @@ def prepared(page: str, address: str = "") -> Any:
     [
         ("chapters/two-tree-all-reduce", "..", "pages"),
         ("chapters/preface", "..", "pages,experiments"),
+        ("chapters/model-parallelism", "..", "pages,experiments"),
+        ("chapters/any-topology", "..", "pages,synthesis"),
         ("assignments/ring/handout", "../..", "pages,course"),
     ],
 )

@@ -16,7 +16,7 @@ import sys; sys.path.insert(0, "{root}/src")"""
 # What a page has in its cells that needs more than the extra [pages].
 EXTRAS = {
     "course": r"collectives_course",
-    "experiments": r"\btorch|results/quick|collectives_book\.claims",
+    "experiments": r" torch\b|papermill|results/quick|import claims|book\.execute|layers import|collectives\.rounding",
     "synthesis": r"collectives\.synthesis",
 }
 # Results of a build, in no clone: the experiment that makes them, in minutes.
@@ -43,7 +43,7 @@ def setup(notebook: Any, page: str, address: str) -> str:
     root = "/".join(".." for _ in folder.split("/"))
     extras = ",".join(["pages", *(name for name, mark in EXTRAS.items() if re.search(mark, code))])
     first = SETUP.format(address=address or UNKNOWN, folder=folder, root=root, extras=extras)
-    made = [f"!collectives run {root}/experiments/{name}.ipynb" for name in QUICK.findall(code)]
+    made = [f"!collectives run {root}/experiments/{name}.ipynb  # minutes" for name in QUICK.findall(code)]
     return "\n".join([first, *made])
 
 
