@@ -183,9 +183,12 @@ def _need_logs(report: Report) -> None:
 
 def up_to(first: dict[int, float], second: dict[int, float]) -> int:
     """Bytes up to which the first is faster, at this size and each smaller one of both; 0 if at none."""
-    sizes = sorted({*first} & {*second})
-    wins = [first[nbytes] < second[nbytes] for nbytes in sizes]
-    return sizes[wins.index(False) - 1] * (wins[0]) if False in wins else sizes[-1]
+    won = 0
+    for nbytes in sorted({*first} & {*second}):
+        if first[nbytes] >= second[nbytes]:
+            break
+        won = nbytes
+    return won
 
 
 def _need_samples(found: Iterable[list[float]], samples: int, part: str) -> None:

@@ -127,8 +127,10 @@ def sizes_won(submission: Submission) -> None:
         first, second = ([rows[i] for i in random.permutation(len(rows))] for rows in (first, second))
         wanted = sizes[wins - 1] if wins else 0
         told = submission.call("faster_up_to", first, second)
-        if told != wanted:
-            raise Failed(f"faster_up_to: got {told!r:.80}, expected {wanted:,}: faster there and at each smaller size")
+        with reading("faster_up_to"):
+            if told != wanted:
+                text = f"got {told!r:.80}, expected {wanted:,}: faster there and at each smaller size"
+                raise Failed(f"faster_up_to: {text}")
 
 
 def _event(cat: str, name: str, start: int, length: int, tid: int = 7, ph: str = "X") -> Row:

@@ -100,6 +100,9 @@ def test_measure_and_predict_report_notebook(tmp_path: Path) -> None:
     assert sorted(each.name for each in folder.glob("*report*")) == ["report.ipynb", "report.json"]
 
 
+ROW = {"algorithm": "ring", "bytes": 256, "seconds": 4.217e-5, "busbw": 0.0113}
+
+
 def lab_report(folder: Path) -> None:
     criterion(LAB, "report").check(Submission(folder, LAB.facts.files[0], LAB.variant(0)))
 
@@ -112,6 +115,7 @@ def lab_report(folder: Path) -> None:
         ("logs", {"free": {"source": "recorded", "text": "# no table"}}, "free.log has tables"),
         ("ring_against_tree", {"ranks": 8}, "16"),
         ("ring_against_tree", {"tree_up_to": 0}, "tree_up_to"),
+        ("ring_against_tree", {"rows": 12 * [ROW]}, "not those of the logs"),
         ("one_shot", {"one_shot_up_to": 512}, "one_shot_up_to"),
         ("one_shot", {"rows": [{"bytes": 1 << n, "one_shot": [1.0], "ring": [1.0]} for n in range(4)]}, "samples"),
         ("buckets", {"best": 3}, "best bucket"),

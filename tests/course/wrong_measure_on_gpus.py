@@ -21,6 +21,7 @@ WRONG = [
     Wrong("a root sends a share", "busbw", {'"broadcast": 1': '"broadcast": others'}),
     Wrong("GiB", "busbw", {"seconds / 1e9": "seconds / 2**30"}),
     Wrong("the last win", "faster-up-to", {"            break\n": "            continue\n"}),
+    Wrong("a list of sizes", "faster-up-to", {"    return up_to\n": "    return np.array([up_to, up_to])\n"}),
     Wrong("trusts means", "faster-up-to choose", {"np.median(values)": "np.mean(values)"}),
     Wrong("hides nothing", ANY_EXPOSED, {"under_way[True] and not under_way[False]": "under_way[True]"}, is_quick=True),
     Wrong("milliseconds", ANY_EXPOSED, {"alone * 1e-6": "alone * 1e-3"}),
