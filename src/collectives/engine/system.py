@@ -1,12 +1,13 @@
 """Call libc, and kernels by their addresses, from compiled code; load and store words that processes share."""
 
 import fcntl
+import os
 import platform
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,20 @@ FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
 
 @contextmanager
-def one_at_a_time(path: str) -> Iterator[None]:
+def one_at_a_time(path: str) -> Iterator[bool]:
     """Hold a lock on a file, so that of several processes one compiles and the others find its code in the cache.
 
-    Lustre may have no locks, and NFS none on a file that is only read. There each process compiles by itself.
+    Yields whether it is held: Lustre may have no locks, and NFS none on a file that cannot be written. There each
+    process compiles by itself.
     """
-    with open(path, "rb") as once:  # noqa: PTH123
-        with suppress(OSError):
+    with open(path, "rb+" if os.access(path, os.W_OK) else "rb") as once:  # noqa: PTH123
+        try:
             fcntl.flock(once, fcntl.LOCK_EX)
-        yield
+        except OSError:
+            is_held = False
+        else:
+            is_held = True
+        yield is_held
 
 
 @compiled
