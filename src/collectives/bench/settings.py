@@ -50,7 +50,7 @@ class Settings(BaseModel):
     it is as torch's functions are: in place for all-reduce, broadcast and reduce, out of place for the others. Torch
     has none of these three out of place, so a copy of the input is part of their time then.
 
-    With ``back_to_back`` calls follow each other without a barrier, as OSU's and nccl-tests' loops make them: 200 after
+    With ``back_to_back`` calls follow each other without a barrier, as nccl-tests' loops make them: 200 after
     20, unless the settings have others, and each back end has ranks of its own. Without it every call begins when all
     ranks have come. With ``persistent`` a call is prepared once and then started again and again, as by MPI 4's
     ``MPI_Allreduce_init``.

@@ -46,7 +46,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--segments", type=number, help="for pipelined algorithms (default: from the size)")
     text = "what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE"
     add("--machine", help=text)
-    text = "no barrier between the timed calls of a back end, each in a launch of its own, as OSU and nccl-tests time"
+    text = "no barrier between the timed calls of a back end, each in a launch of its own, as nccl-tests times"
     add("--back-to-back", action="store_true", help=text)
     text = "more ranks on loopback than GPUs, each a host of its own to NCCL; emulated hosts do so anyway"
     add("--share-gpus", action="store_true", help=text)
