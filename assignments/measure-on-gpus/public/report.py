@@ -23,13 +23,13 @@ SIZES = [1024 * 4**power for power in range(7)]
 
 
 def log(name):
-    """A log of this folder, or the recorded one where this folder has no ring.log."""
+    """Return a log of this folder, or the recorded one where this folder has no ring.log."""
     source, folder = ("measured", ".") if Path("ring.log").exists() else ("recorded", "recorded")
     return {"source": source, "text": Path(folder, f"{name}.log").read_text(encoding="utf8")}
 
 
 def ring_against_tree(logs):
-    """Times and bus bandwidths of the three logs, and the size up to which the tree is faster than the ring."""
+    """Return times and bus bandwidths of the three logs, and the size up to which the tree is faster than the ring."""
     p = len(re.findall(r"^# +Rank ", logs["ring"]["text"], re.MULTILINE))
     found = {name: parse(each["text"]) for name, each in logs.items()}
     rows = [
@@ -46,7 +46,7 @@ def ring_against_tree(logs):
 
 
 def one_shot():
-    """Samples of one-shot and ring at each size: on GPUs by torch and NCCL, otherwise in this machine's memory."""
+    """Return samples of one-shot and ring at each size: on GPUs by torch and NCCL, otherwise in this machine's memory."""
     if ranks.ON_GPUS:
         os.environ["NCCL_ALGO"] = "Ring"
         rows, p = ranks.start("one_shot", SIZES, 3 * SAMPLES), ranks.RANKS

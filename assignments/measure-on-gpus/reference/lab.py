@@ -8,7 +8,7 @@ from variant import SAMPLES
 
 
 def parse(log):
-    """The rows of a log of nccl-tests by ascending size: dicts with `bytes`, `seconds`, `in_place` and `wrong`.
+    """Return the rows of a log of nccl-tests by ascending size: dicts with `bytes`, `seconds`, `in_place` and `wrong`.
 
     `seconds` and `in_place` are the times out of place and in place, and `wrong` counts the wrong elements of both.
     None stands for N/A; `wrong` is None if neither was checked. Rows of one size stay in their order.
@@ -28,7 +28,7 @@ def parse(log):
 
 
 def busbw(collective, p, nbytes, seconds):
-    """The bus bandwidth in GB/s, as nccl-tests computes it, of a collective on p ranks.
+    """Return the bus bandwidth in GB/s, as nccl-tests computes it, of a collective on p ranks.
 
     Collectives: all_reduce, all_gather, reduce_scatter, broadcast and all_to_all. `nbytes` is the size in nccl-tests'
     first column.
@@ -41,7 +41,7 @@ def busbw(collective, p, nbytes, seconds):
 
 
 def faster_up_to(first, second):
-    """The bytes up to which `first` is faster than `second`, at this size and at each smaller one; 0 if at none.
+    """Return the bytes up to which `first` is faster than `second`, at this size and at each smaller one; 0 if at none.
 
     Both are lists of dicts with `bytes` and `seconds`, in any order. Where a size has several, their median counts.
     Sizes that only one of them has do not count.
@@ -69,7 +69,7 @@ def _medians(pairs):
 
 
 def exposed(events):
-    """The seconds of communication during which nothing computes, in the events of a trace of torch.profiler.
+    """Return the seconds of communication during which nothing computes, in the events of a trace of torch.profiler.
 
     Only complete events count (`ph` is "X"); `ts` and `dur` are in microseconds. If any of them is a kernel (`cat` is
     "kernel"), kernels whose names begin with "nccl" communicate, and all others compute. Otherwise annotations (`cat`
@@ -98,7 +98,7 @@ def exposed(events):
 
 
 def choose(rows):
-    """The `bucket_cap_mb` of the least median step time; None if no bucket has `SAMPLES` samples or more.
+    """Return the `bucket_cap_mb` of the least median step time; None if no bucket has `SAMPLES` samples or more.
 
     Each row is a dict with `bucket_cap_mb` and `seconds`, one sample. Buckets with fewer samples do not count.
     """

@@ -81,5 +81,5 @@ def with_figures_once(notebook: Any) -> Any:
 
 
 def _slimmed(found: re.Match[str]) -> str:
-    """The figure as text, which is a fifth shorter than Base64."""
+    """Return the figure as text, which is a fifth shorter than Base64."""
     return f'src="data:image/svg+xml,{quote(slim(b64decode(found[1])), safe=PLAIN)}"'
