@@ -46,7 +46,7 @@ def ring_against_tree(logs):
 
 
 def one_shot():
-    """Return samples of one-shot and ring at each size: on GPUs by torch and NCCL, otherwise in this machine's memory."""
+    """Return samples of one-shot and ring at each size: on GPUs by torch and NCCL, else in this machine's memory."""
     if ranks.ON_GPUS:
         os.environ["NCCL_ALGO"] = "Ring"
         rows, p = ranks.start("one_shot", SIZES, 3 * SAMPLES), ranks.RANKS
