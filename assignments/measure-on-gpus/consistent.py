@@ -1,4 +1,4 @@
-"""Whether a report agrees with itself: rows follow from the logs and traces in it, and choices follow from the rows.
+"""Check that a report agrees with itself: rows follow from the logs and traces in it, and choices follow from the rows.
 
 Nobody can tell here whether the samples were measured.
 """
@@ -31,13 +31,13 @@ Megabytes = Annotated[float, Field(gt=0, lt=1e6)]
 
 
 class Part(BaseModel):
-    """A part of the report; what it does not name is refused."""
+    """Hold a part of the report; a field that it does not name is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Environment(Part):
-    """What measured; ``gpu`` is null where the rows are those of a processor."""
+    """Name the machine; ``gpu`` is null if the rows were measured on a processor."""
 
     processor: Text
     gpu: Text | None
@@ -45,14 +45,14 @@ class Environment(Part):
 
 
 class Log(Part):
-    """A log of nccl-tests."""
+    """Hold a log of nccl-tests."""
 
     source: Literal["recorded", "measured"]
     text: Text
 
 
 class Logs(Part):
-    """A log for each value of NCCL_ALGO, and for none."""
+    """Hold a log for each value of NCCL_ALGO, and for none."""
 
     ring: Log
     tree: Log
@@ -60,7 +60,7 @@ class Logs(Part):
 
 
 class Timed(Part):
-    """A row of a log."""
+    """Hold a row of a log."""
 
     algorithm: Literal["ring", "tree", "free"]
     bytes: Bytes
@@ -69,7 +69,7 @@ class Timed(Part):
 
 
 class RingAgainstTree(Part):
-    """Part A."""
+    """Hold part A."""
 
     ranks: Ranks
     rows: Annotated[list[Timed], Field(min_length=12, max_length=1000)]
@@ -77,7 +77,7 @@ class RingAgainstTree(Part):
 
 
 class Compared(Part):
-    """Samples of both all-reduces."""
+    """Hold the samples of one-shot and ring at one size."""
 
     bytes: Bytes
     one_shot: Samples
@@ -85,7 +85,7 @@ class Compared(Part):
 
 
 class OneShot(Part):
-    """Part B."""
+    """Hold part B."""
 
     ranks: Ranks
     command: Text
@@ -94,7 +94,7 @@ class OneShot(Part):
 
 
 class Event(Part):
-    """An event of a trace."""
+    """Hold an event of a trace."""
 
     ph: Literal["X"]
     cat: str
@@ -104,7 +104,7 @@ class Event(Part):
 
 
 class Bucket(Part):
-    """Steps with buckets of one size, and the trace of one more."""
+    """Hold the steps with buckets of one size, and the trace of one more."""
 
     bucket_cap_mb: Megabytes
     steps: Samples
@@ -113,7 +113,7 @@ class Bucket(Part):
 
 
 class Buckets(Part):
-    """Part C."""
+    """Hold part C."""
 
     ranks: Ranks
     command: Text
@@ -122,7 +122,7 @@ class Buckets(Part):
 
 
 class Report(Part):
-    """What `report.py` writes."""
+    """Hold the report that `report.py` writes."""
 
     version: Annotated[int, Field(ge=1, le=1)]
     units: dict[str, str]
@@ -182,7 +182,7 @@ def _need_logs(report: Report) -> None:
 
 
 def up_to(first: dict[int, float], second: dict[int, float]) -> int:
-    """Bytes up to which the first is faster, at this size and each smaller one of both; 0 if at none."""
+    """Return the bytes up to which the first is faster, at this size and each smaller one of both; 0 if at none."""
     won = 0
     for nbytes in sorted({*first} & {*second}):
         if first[nbytes] >= second[nbytes]:

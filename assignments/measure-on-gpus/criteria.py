@@ -1,4 +1,4 @@
-"""Hidden tests: logs and traces drawn by lot, whose rows and exposed times are known because they were planted."""
+"""Hidden tests: random logs and traces, whose rows and exposed times are known because they were planted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """How many samples a choice needs."""
+    """Draw how many samples a choice needs."""
     return {"samples": 5 + seed % 3}
 
 
@@ -81,7 +81,7 @@ def parsed(submission: Submission) -> None:
 
 
 def odd_lines(submission: Submission) -> None:
-    """Lines of NCCL and comments between the rows; not measured, not checked or wrong; sizes repeated, in any order."""
+    """Put lines of NCCL and comments between the rows; some are not measured, not checked or wrong, in any order."""
     rows = _rows(submission, [4096, 4096, 1 << 20, 1024, 1 << 26, 1 << 14])
     rows[1]["in_place"] = None
     rows[3]["seconds"] = None
@@ -112,7 +112,7 @@ def bandwidth(submission: Submission) -> None:
 
 
 def sizes_won(submission: Submission) -> None:
-    """The first is faster up to a size, loses at the next two, and wins again; a sample in five is far off."""
+    """Make the first faster up to a size: it loses at the next two, and wins again; a sample in five is far off."""
     random, sizes = submission.random, [1024 * 4**power for power in range(9)]
     for wins in (3, 6, 0, len(sizes)):
         first, second = [], []
@@ -143,7 +143,7 @@ def _spans(random: np.random.Generator, count: int, longest: int) -> list[tuple[
 
 
 def _in_a_row(random: np.random.Generator, count: int) -> list[tuple[int, int]]:
-    """Spans of one stream: none overlaps another, and some touch."""
+    """Return spans of one stream: none overlaps another, and some touch."""
     edges = np.sort(random.choice(LENGTH, 2 * count, replace=False))
     edges[2:8:2] = edges[1:7:2]
     return [(int(start), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
@@ -181,7 +181,7 @@ def streams(submission: Submission) -> None:
 
 
 def overlaps(submission: Submission) -> None:
-    """Kernels of several streams overlap each other, and the trace has events that do not count."""
+    """Let kernels of several streams overlap, in a trace that has other events, too."""
     random = submission.random
     for count in (5, 20):
         talks, computes = _spans(random, count, 300), _spans(random, count, 200)

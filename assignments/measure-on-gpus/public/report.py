@@ -63,7 +63,7 @@ def one_shot():
 
 
 def counted(events):
-    """The events of a trace that may count, in short: of kernels if there are any, otherwise of gloo and ATen."""
+    """Return the events of a trace that may count, in short: of kernels if there are any, else of gloo and ATen."""
     whole = [event for event in events if event.get("ph") == "X"]
     kernels = [event for event in whole if event["cat"] == "kernel"]
     shown = kernels or [each for each in whole if each["name"].startswith(("gloo:", "aten::"))]
@@ -74,7 +74,7 @@ def counted(events):
 
 
 def buckets():
-    """Steps by size of buckets, the traced step whose exposed communication is the median, and the best size."""
+    """Return steps by size of buckets, the traced step whose exposed communication is the median, and the best size."""
     rows = ranks.start("buckets", CAPS, 3 * SAMPLES)
     for row in rows:
         traces = sorted([counted(events) for events in row.pop("traces")], key=exposed)
@@ -102,7 +102,7 @@ def main():
 
 
 def summary(report):
-    """The choices, and what they go by, as lines."""
+    """Yield the choices, and the figures behind them, as lines."""
     logs, size = report["logs"], report["ring_against_tree"]["tree_up_to"]
     yield f"tree faster than ring up to {size:,} B ({logs['tree']['source']})"
     yield f"one-shot faster than ring up to {report['one_shot']['one_shot_up_to']:,} B"

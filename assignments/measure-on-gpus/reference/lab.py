@@ -76,7 +76,7 @@ def exposed(events):
     is "user_annotation") whose names begin with "gloo:" communicate, and operators (`cat` is "cpu_op") whose names
     begin with "aten::" compute. Events overlap, also those of one kind.
     """
-    # solution: go through starts and ends in order, and count who is under way
+    # solution: go through starts and ends in order, and count how many communicate and how many compute
     events = [event for event in events if event["ph"] == "X"]
     kernels = [event for event in events if event["cat"] == "kernel"]
     if kernels:

@@ -1,4 +1,4 @@
-"""What each rank runs: all-reduces by torch.distributed, and steps of DistributedDataParallel in buckets.
+"""Run on each rank: all-reduces by torch.distributed, and steps of DistributedDataParallel in buckets.
 
 On two GPUs or more each rank has one, and the back end is NCCL. Otherwise two ranks compute on the processor with gloo.
 """
@@ -44,14 +44,14 @@ def timed(call):
 
 
 def in_buckets(model, megabytes):
-    """The model, wrapped so that gradients are averaged over all ranks in buckets of this size."""
+    """Return the model, wrapped so that gradients are averaged over all ranks in buckets of this size."""
     # solution: DistributedDataParallel
     return DistributedDataParallel(model, bucket_cap_mb=megabytes)
     # end
 
 
 def one_shot(sizes, samples):
-    """Rows of one-shot all-reduce, by torch's symmetric memory, and of NCCL's: GPUs only."""
+    """Return rows of the one-shot all-reduce, by torch's symmetric memory, and of NCCL's: GPUs only."""
     return [_one_shot(nbytes, samples) for nbytes in sizes]
 
 
@@ -71,7 +71,7 @@ def _one_shot(nbytes, samples):
 
 
 def buckets(caps, samples):
-    """For each size of buckets: the seconds of steps, and traces of some more steps on this rank."""
+    """Return for each size of buckets the seconds of steps, and traces of some more steps on this rank."""
     return [_in_one_size(cap, samples) for cap in caps]
 
 
@@ -91,7 +91,7 @@ def _in_one_size(cap, samples):
 
 
 def _traced(call):
-    """The events of a call's trace on this rank."""
+    """Return the events of a call's trace on this rank."""
     dist.barrier()
     with profile() as profiler:
         call()
@@ -102,7 +102,7 @@ def _traced(call):
 
 
 def _samples(call, samples):
-    """The seconds of calls, after three that do not count."""
+    """Return the seconds of calls, after three that do not count."""
     return [timed(call) for _ in range(3 + samples)][3:]
 
 
