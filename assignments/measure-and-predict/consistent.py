@@ -3,17 +3,16 @@
 Nobody can tell here whether the rows were measured; what the text of the report says is for the instructor to read.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from collectives.bounds import height
-from collectives.errors import explain
+from collectives_course.assignment import read_report
 from collectives_course.verdict import Failed
 
 Seconds = Annotated[float, Field(gt=1e-15, lt=1e4, allow_inf_nan=False)]
@@ -57,7 +56,7 @@ class Report(BaseModel):
 
 def need_consistent(path: Path) -> None:
     """Raise Failed where the report is not written, or where a figure does not follow from the rows."""
-    report = _read(path)
+    report = read_report(path, Report, "papermill report.ipynb report.ipynb")
     if report.units != {"bytes": "B", "seconds": "s"} or not report.machine.get("processor"):
         raise Failed("report.json: expected units B and s, and the machine's processor")
     _need_fit(report)
@@ -66,19 +65,6 @@ def need_consistent(path: Path) -> None:
     medians = ([float(np.median(getattr(row, name))) for row in rows] for name in ("ring", "two_tree"))
     told = math.inf if report.measured_crossing is None else report.measured_crossing
     _need(told, crossed([row.bytes for row in rows], *medians), "measured_crossing")
-
-
-def _read(path: Path) -> Report:
-    try:
-        found = json.loads(path.read_text(encoding="utf8"))
-    except (ValueError, RecursionError) as error:
-        raise Failed(f"report.json: {str(error)[:200]}") from None
-    if found == {"written": False}:
-        raise Failed("not written yet: papermill report.ipynb report.ipynb")
-    try:
-        return Report.model_validate(found)
-    except ValidationError as error:
-        raise Failed(f"report.json: {explain(error)[:500]}") from None
 
 
 def _need_fit(report: Report) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from collectives.contracts import CONTRACTS
-from collectives.errors import explain
+from collectives_course.assignment import read_report
 from collectives_course.verdict import Failed
 from collectives_logs import kineto
 from collectives_logs.benchmark_tables import printed_tables
@@ -135,25 +135,12 @@ class Report(Part):
 
 def need_consistent(path: Path, samples: int) -> None:
     """Raise Failed where the report is not written, has too few samples, or where a figure does not follow."""
-    report = _read(path)
+    report = read_report(path, Report, "python report.py")
     if report.units != UNITS:
         raise Failed(f"report.json: got units {report.units}, expected {UNITS}")
     _need_logs(report)
     _need_one_shot(report.one_shot, samples)
     _need_buckets(report.buckets, samples)
-
-
-def _read(path: Path) -> Report:
-    try:
-        found = json.loads(path.read_text(encoding="utf8"))
-    except (ValueError, RecursionError) as error:
-        raise Failed(f"report.json: {str(error)[:200]}") from None
-    if found == {"written": False}:
-        raise Failed("not written yet: python report.py")
-    try:
-        return Report.model_validate(found)
-    except ValidationError as error:
-        raise Failed(f"report.json: {explain(error)[:500]}") from None
 
 
 def _need(told: Any, follows: Any, what: str) -> None:

@@ -218,7 +218,8 @@ def on_cpu(submission: Submission) -> None:
 
 def best(submission: Submission) -> None:
     random, enough = submission.random, submission.variant["samples"]
-    caps = [float(each) for each in random.choice([1, 2, 5, 10, 25, 50, 100], 5, replace=False)]
+    drawn = sorted(float(each) for each in random.choice([1, 2, 5, 10, 25, 50, 100], 5, replace=False))
+    caps = [drawn[i] for i in (0, 2, 4, 1, 3)]  # the best, the second here, is neither the least nor the largest
     rows = []
     for place, cap in enumerate(caps):
         typical = 0.02 * (1 + 0.1 * place)

@@ -10,6 +10,7 @@ these lines as code, and neither the solution nor a marker shows where the fault
 """
 
 import importlib.util
+import json
 import math
 import re
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,6 +28,7 @@ from collectives.errors import explain
 from collectives.units import parse_bytes
 from collectives_course.sandbox import Limits
 from collectives_course.submission import Criterion
+from collectives_course.verdict import Failed
 
 MAX_SEED = 2**31 - 1
 SOLUTION = re.compile(
@@ -179,3 +181,20 @@ def variant_text(assignment: Assignment, seed: int) -> str:
     lines = [f"{name.upper()} = {value!r}" for name, value in assignment.variant(seed).items()]
     head = f'"""The numbers of your course\'s variant of: {assignment.facts.title}. You need not edit this file."""'
     return "\n".join([head, "", *lines, ""])
+
+
+Report = TypeVar("Report", bound=BaseModel)
+
+
+def read_report(path: Path, kind: type[Report], command: str) -> Report:
+    """Read the JSON report of a submission. Raises Failed if ``command`` has not written it, or its form is wrong."""
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except (ValueError, RecursionError) as error:
+        raise Failed(f"{path.name}: {str(error)[:200]}") from None
+    if found == {"written": False}:
+        raise Failed(f"not written yet: {command}")
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        raise Failed(f"{path.name}: {explain(error)[:500]}") from None
