@@ -184,8 +184,8 @@ def command(record: dict[str, Any], stem: str | Path) -> str:
     name, folder = Path(stem).name, Path(stem).parent.name
     above = [each for each in Path(stem).resolve().parents if each.name == "experiments"]
     if not (home := next((each for each in above if (each / f"{name}.ipynb").exists()), None)):
-        variables, by_dtype = record.get("variables", {}), groupby(record["settings"], lambda each: each["dtype"])
-        return " && ".join(_bench([*each], variables) for _, each in by_dtype)
+        alike = groupby(record["settings"], lambda each: (each["dtype"], each.get("persistent")))
+        return " && ".join(_bench([*each], record.get("variables", {})) for _, each in alike)
     known = (home / "presets" / f"{folder}.yaml").exists()
     preset = f"--preset {folder}" if known else " # with the settings of its record"
     return f"collectives run experiments/{name}.ipynb {preset}"
@@ -199,6 +199,8 @@ def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
     single = ["collective", "ranks", "where", "repetitions", "warmups", *["dtype"][: settings["dtype"] != "float32"]]
     options = [f"--{each} {settings[each]}" for each in single]
     options += [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
+    flags = {"back_to_back": "--back-to-back", "persistent": "--persistent"}
+    options += [flag for name, flag in flags.items() if settings.get(name)]
     return " ".join([*(f"{name}={value}" for name, value in variables.items()), "collectives bench", *options])
 
 
