@@ -84,6 +84,22 @@ def test_on_emulated_hosts_a_gpu_is_idle_at_the_agreed_moment(left: float, monke
     assert measure.CLOCKS[clock](lambda: rank.launch(CALL), one, "all_reduce") == pytest.approx(LAUNCH + CALL)
 
 
+def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, did = Rank(0.0, 0.0), list[str]()
+
+    def note(what: str, seconds: float) -> float:
+        did.append(what)
+        rank.host += seconds
+        return 0.0
+
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: rank.host))
+    monkeypatch.setattr(measure, "_latest", lambda _: note("met", 1.0))
+    one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), flush=lambda: note("flushed", 1.0))
+    clock = measure.CLOCKS[measure._clock("loopback", one)]
+    assert clock(lambda: note("called", CALL), one, "all_reduce") == pytest.approx(CALL)
+    assert did == ["met", "called", "met", "flushed"]
+
+
 @pytest.mark.parametrize(("call", "each"), [(CALL, CALL), (LAUNCH / 5, LAUNCH)], ids=["GPU", "host"])
 def test_back_to_back_the_slower_of_host_and_gpu_counts(
     call: float, each: float, monkeypatch: pytest.MonkeyPatch
