@@ -134,8 +134,11 @@ def test_a_caption_has_what_one_needs_to_measure_again() -> None:
 
 def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:
     settings = Settings(collective="broadcast", algorithms=["binomial", "chain"], ranks=3, bytes=[4, 8]).model_dump()
+    prepared = settings | {"back_to_back": True, "persistent": True}
     record = {"settings": [settings, settings | {"ranks": 5}], "variables": {"COLLECTIVES_TRANSPORT": "tcp"}}
-    assert measured.command(record, "results/mine/broadcasts") == (
-        "COLLECTIVES_TRANSPORT=tcp collectives bench --collective broadcast --ranks 3 5 --where loopback "
-        "--repetitions 20 --warmups 3 --algorithm binomial chain --backend p2p --bytes 4 8"
-    )
+    one = "--collective broadcast --ranks 3 5 --where loopback --repetitions 20 --warmups 3 "
+    one = f"COLLECTIVES_TRANSPORT=tcp collectives bench {one}--algorithm binomial chain --backend p2p --bytes 4 8"
+    assert measured.command(record, "results/mine/broadcasts") == one
+    other = f"{one.replace('3 5', '3')} --back-to-back --persistent"
+    both = record | {"settings": [*record["settings"], prepared]}
+    assert measured.command(both, "results/mine/broadcasts") == f"{one} && {other}"
