@@ -53,7 +53,7 @@ def weight(paths: Iterable[Path]) -> int:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_page_is_whole(document: str) -> None:
-    """It has a title, alternative texts, no error and no role shown as text, and is below 1 MB in one theme."""
+    """It has a title, alternative texts, no error, role or dashed option as text, and is below 1 MB in one theme."""
     page, shown = SITE / f"{document}.html", article(document)
     assert shown.select_one("h1")
     pictures = [tag for tag in shown.select("img, svg") if not tag.find_parent("svg")]
@@ -64,6 +64,7 @@ def test_a_page_is_whole(document: str) -> None:
     assert not [text[:500] for text in cells if "Traceback (most recent call last)" in text]
     # In an output, roles need ``render_markdown_format: myst`` at the head of the page.
     assert not re.findall(r"\{(?:doc|ref|term|cite:[pt])\}\s*<code", page.read_text(encoding="utf8"))
+    assert not re.findall(r"\s–[a-z]+", shown.get_text())  # an option whose hyphens became a dash
     figures = {page.parent / str(tag["src"]) for tag in shown.select("img[src]:not(.only-dark)")}
     assert weight([page, *figures]) < 1e6
 
