@@ -97,7 +97,7 @@ def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(monk
     one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), flush=lambda: note("flushed", 1.0))
     clock = measure.CLOCKS[measure._clock("loopback", one)]
     assert clock(lambda: note("called", CALL), one, "all_reduce") == pytest.approx(CALL)
-    assert did == ["met", "called", "met", "flushed"]
+    assert did == ["met", "called", "flushed", "met"]  # before its flush Open MPI may still have messages to send
 
 
 @pytest.mark.parametrize(("call", "each"), [(CALL, CALL), (LAUNCH / 5, LAUNCH)], ids=["GPU", "host"])

@@ -409,15 +409,16 @@ def _back_to_back(case: _Case, calls: int) -> list[float]:
 def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
     """Return the seconds of a call from when all ranks have met by our own messages.
 
-    4 ranks on 2 cores leave a barrier of gloo's a millisecond apart. Ranks meet again after the call: one that went on
-    would check its sum on a core that another needs to finish.
+    4 ranks on 2 cores leave a barrier of gloo's a millisecond apart. Ranks meet again after the call, because one that
+    went on would check its sum on a core that another needs to finish; only after `flush`, without which Open MPI's
+    last messages may wait until this rank calls MPI again.
     """
     _latest(0.0)
     start = time.perf_counter()
     act()
     seconds = time.perf_counter() - start
-    _latest(0.0)
     one.flush()
+    _latest(0.0)
     return seconds
 
 

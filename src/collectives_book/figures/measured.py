@@ -184,7 +184,7 @@ def command(record: dict[str, Any], stem: str | Path) -> str:
     name, folder = Path(stem).name, Path(stem).parent.name
     above = [each for each in Path(stem).resolve().parents if each.name == "experiments"]
     if not (home := next((each for each in above if (each / f"{name}.ipynb").exists()), None)):
-        alike = groupby(record["settings"], lambda each: (each["dtype"], each.get("persistent")))
+        alike = groupby(record["settings"], lambda each: each | {"ranks": None})
         return " && ".join(_bench([*each], record.get("variables", {})) for _, each in alike)
     known = (home / "presets" / f"{folder}.yaml").exists()
     preset = f"--preset {folder}" if known else " # with the settings of its record"
