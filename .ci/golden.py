@@ -23,6 +23,7 @@ from collectives.algorithms import ALGORITHMS, build, executable, variants
 from collectives.bench.results import read
 from collectives.figures import player
 from collectives.machine import Machine, machine, presets
+from collectives.schedule import serialised
 from collectives.simulator import simulation
 from collectives.units import format_bytes
 
@@ -88,16 +89,6 @@ def canonical(value: Any) -> Any:
 def compact(value: Any) -> bytes:
     """Return a value as JSON without spaces, its keys sorted."""
     return json.dumps(canonical(value), sort_keys=True, separators=(",", ":")).encode()
-
-
-def serialised(schedule: Any) -> Iterator[bytes]:
-    """Yield a schedule as bytes: what it says of itself, then each step's length and columns, little-endian."""
-    told = ("collective", "p", "k", "nsteps", "root", "one_port", "ranks_per_node")
-    yield compact([getattr(schedule, name) for name in told])
-    for step in schedule.steps():
-        yield len(step.src).to_bytes(8, "little")
-        yield from (getattr(step, name).astype("<i8").tobytes() for name in ("src", "dst", "chunk", "count"))
-        yield step.add.astype("u1").tobytes()
 
 
 def schedules(small: Iterable[int] = SMALL, large: int = LARGE) -> Entries:

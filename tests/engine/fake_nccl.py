@@ -122,7 +122,7 @@ class Shared:
         self.ranks = ranks
         self.messages: dict[tuple[int, int, bool], list[Message]] = defaultdict(list)  # by sender, receiver, is_send
         self.collectives: dict[int, set[int]] = defaultdict(set)  # which ranks are there
-        self.said: dict[int, bytes] = {}
+        self.said: list[list[bytes]] = [[] for _ in ranks]  # by each rank, in the order of its calls
 
 
 class Group:
@@ -333,8 +333,10 @@ class World:
     def all_gather_bytes(self, payload: bytes, group: Group, device: torch.device) -> list[bytes]:
         """Stand in for the one call that makes the host wait; ranks that run later have sent nothing yet."""
         self.all_reduce(Tensor(torch.zeros(1)), group=group)
-        group.shared.said[group.rank()] = payload
-        return [group.shared.said.get(rank, b"") for rank in range(len(group.shared.ranks))]
+        said, rank = group.shared.said, group.rank()
+        said[rank].append(payload)
+        nth = len(said[rank]) - 1
+        return [payloads[nth] if nth < len(payloads) else b"" for payloads in said]
 
     def run(self) -> None:
         """Carry out all streams, as the host does that waits for them; an error where every one waits for another."""
@@ -445,7 +447,8 @@ def install(patch: pytest.MonkeyPatch, world: World) -> None:
         "get_group_rank": lambda group, rank: group.shared.ranks.index(rank),
     }.items():
         patch.setattr(dist, name, stand_in)
-    patch.setattr("collectives.engine.group.all_gather_bytes", world.all_gather_bytes)
+    for module in ("group", "nccl"):
+        patch.setattr(f"collectives.engine.{module}.all_gather_bytes", world.all_gather_bytes)
     for name in ("empty", "zeros", "tensor"):
         patch.setattr(torch, name, _on_the_gpu(getattr(torch, name), poison=name == "empty"))
     patch.setattr(torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream"))

@@ -16,7 +16,9 @@ from collectives.engine.mesh import TIMED_OUT, AbortError, abort_reason
 pytestmark = pytest.mark.timeout(20)  # a peer says nothing, or ends: nobody waits for long
 
 WHY = "rank 1 failed by ValueError: 3 ≠ 4"
-SIGNATURE, OTHER = (signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1) for n in (8, 9))
+SIGNATURE, OTHER = (
+    signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1, b"a schedule") for n in (8, 9)
+)
 SECONDS = 2.0  # within which what was said is heard
 
 

@@ -3,7 +3,9 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 import torch
@@ -322,3 +324,16 @@ def test_the_host_waits_for_nothing(world: Callable[[int], World]) -> None:
         copy.copy_(unwritten)
     w.run()
     assert copy.memory.isnan().all()
+
+
+def test_two_schedules_of_one_name_are_an_error(world: Callable[[int], World], tmp_path: Path) -> None:
+    """Nothing in a message of NCCL says by which schedule it is sent; rank 1 is the one that hears of the other."""
+    w = world(2)
+    group, file = w.group(), tmp_path / "own.py"
+    for rank, algorithm in enumerate(("ring", "recursive_doubling")):
+        file.write_text(
+            f"from collectives.algorithms import build\nmine = lambda p: build('all_reduce', '{algorithm}', p)"
+        )
+        refused = pytest.raises(RuntimeError, match="the call of rank 0 differs from this rank's: schedule")
+        with w.on(rank), refused if rank else nullcontext():
+            collectives.all_reduce(*on_gpu([torch.arange(8.0)]), group=group[rank], algorithm=f"{file}:mine")

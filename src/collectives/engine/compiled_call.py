@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from collectives.engine.reduce import refusal, takes_codec
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
 from collectives.machine import Machine
-from collectives.schedule import Ints, Schedule, check_ranks_only
+from collectives.schedule import Ints, Schedule, check_ranks_only, digest
 from collectives.units import MAX_SEGMENTS_STARTED
 
 # What each kind of process group moves.
@@ -33,6 +33,7 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 INSTRUCTION_BYTES, SPAN_BYTES = 350, 180  # about, of a plan
 # Bytes of each cache. A plan of eight ranks takes 30 KB, one of a ring of 512 takes 2 MB.
 MOST = 128 << 20
+MOST_SCHEDULES = 256
 Value = TypeVar("Value")
 
 
@@ -155,7 +156,8 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
     averages = wanted.op == dist.ReduceOp.AVG
     key = ScheduleKey(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
     made = _plans.get((key, n, splits), partial(_compile, key, n, splits))
-    same = signature(collective, name, wanted.op, dtype, None if splits is not None else n, wanted.root, segments)
+    common = None if splits is not None else n
+    same = signature(collective, name, wanted.op, dtype, common, wanted.root, segments, _built(key).digest)
     found = tuple[Any, ...]()
     if shares_memory and not codec and (n or me.ranks_per_host == p):  # else nothing says that all have called
         parts = _parts.get((key, me.ranks_per_host), partial(_in_stages, key, me.ranks_per_host))
@@ -199,19 +201,29 @@ class ScheduleKey(NamedTuple):
     rank: int
     averages: bool
 
-    def schedule(self) -> Schedule:
-        """Build it."""
-        nodes = {"ranks_per_node": self.ranks_per_node}
-        return build(self.collective, self.name, self.p, root=self.root, segments=self.segments, **nodes)
-
     def finished(self, schedule: Schedule) -> dict[int, list[int]]:
         """Return the chunks by step that an average divides on this rank."""
         return completed(schedule, self.rank) if self.averages else {}
 
 
+class Built(NamedTuple):
+    """A schedule, and the digest that ranks compare before they execute it."""
+
+    schedule: Schedule
+    digest: bytes
+
+
+@lru_cache(maxsize=MOST_SCHEDULES)
+def _built(key: ScheduleKey) -> Built:
+    """Build a schedule once, so that what is executed is what the digest says, even if its file changes meanwhile."""
+    nodes = {"ranks_per_node": key.ranks_per_node}
+    schedule = build(key.collective, key.name, key.p, root=key.root, segments=key.segments, **nodes)
+    return Built(schedule, digest(schedule))
+
+
 def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
     """Return the plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
-    schedule, rank = key.schedule(), key.rank
+    schedule, rank = _built(key).schedule, key.rank
     check_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
@@ -225,7 +237,7 @@ Parts = tuple[SlotPlan | Schedule, ...]
 
 def _in_stages(key: ScheduleKey, ranks_per_host: int) -> Parts:
     """Return what the rank does on its host in each stage, whatever the size; between hosts, the stage's schedule."""
-    schedule, parts = key.schedule(), list[SlotPlan | Schedule]()
+    schedule, parts = _built(key).schedule, list[SlotPlan | Schedule]()
     first, finished = key.rank - key.rank % ranks_per_host, key.finished(schedule)
     for stage in stages(schedule, ranks_per_host):
         if not stage.is_on_hosts:
@@ -244,7 +256,7 @@ def _stages(parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, sam
     found, kind = list[Any](), (wanted.op, wanted.kind.dtype)
     for part in parts:
         if isinstance(part, Schedule):
-            found.append(plan(part, key.rank, made.edges, key.finished(key.schedule())))
+            found.append(plan(part, key.rank, made.edges, key.finished(_built(key).schedule)))
             continue
         each = shared_memory().shared_call(part, *made[1:], *kind, same, key.p, wanted.splits or ())
         if each is None:

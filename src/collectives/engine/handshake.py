@@ -27,8 +27,11 @@ from collectives.launch.address import interface_address, named_interface
 BARRIER = 1 << 32  # the first step of a call's `barrier`, after those of any schedule
 GONE = "it has gone"  # why a connection is lost that its peer has closed
 
-# Collective, op, dtype, whether splits are given, root, segments, elements, the algorithm's name (or its end).
-_SIGNATURE = struct.Struct("<BBBBiIQ20s")
+# Collective, op, dtype, whether splits are given, root, segments, elements, the schedule's digest, and the algorithm's
+# name (or its end), which an error shows.
+_NAME_BYTES = 60
+_SIGNATURE = struct.Struct(f"<BBBBiIQ16s{_NAME_BYTES}s")
+_SHOWN_DIGITS = 12  # of a digest, in an error
 _COLLECTIVES = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 _NONE = 255, -1  # op, root
 _KEPT_SIGNATURES = 256
@@ -37,7 +40,9 @@ NO_CALL = bytes(_SIGNATURE.size)
 HEADER = struct.Struct(f"<QQQ{_SIGNATURE.size}s")  # call, step, bytes, and the call's signature
 
 _TOKEN_BYTES = 16
-_ADDRESS = struct.Struct(f"<4sH{_TOKEN_BYTES}s?")  # host, port, token, whether it can share memory
+_PROTOCOL_BYTES = 4
+PROTOCOL = 2  # counts the changes of what is defined here, so that ranks with two versions of it notice
+_ADDRESS = struct.Struct(f"<4sH{_TOKEN_BYTES}s?I")  # host, port, token, whether it can share memory, `PROTOCOL`
 # Token and rank. An abort adds the call that failed, its signature, and the reason, which zeros fill up.
 HANDSHAKE = struct.Struct(f"<{_TOKEN_BYTES}sIQ{_SIGNATURE.size}s1000s")
 
@@ -84,8 +89,13 @@ def signature(
     n: int | None,
     root: int | None,
     segments: int,
+    schedule: bytes,
 ) -> bytes:
-    """Pack a call of ``n`` elements, or of each rank's own splits (None), into bytes: equal for equal calls."""
+    """Pack a call of ``n`` elements, or of each rank's own splits (None), into bytes: equal for equal calls.
+
+    ``schedule`` is the `collectives.schedule.digest` of what is executed. A name would not do: it may stand for one
+    file here and for another file, or another version, there.
+    """
     return _SIGNATURE.pack(
         _COLLECTIVES.index(collective),
         _NONE[0] if op is None else list(COMBINE).index(op),
@@ -94,7 +104,8 @@ def signature(
         _NONE[1] if root is None else root,
         segments,
         n or 0,
-        algorithm.encode()[-20:],
+        schedule,
+        algorithm.encode()[-_NAME_BYTES:],
     )
 
 
@@ -102,18 +113,30 @@ def difference(theirs: bytes, ours: bytes) -> str:
     """Describe in what two signatures differ; an empty text if they do not.
 
     >>> sums, most = (
-    ...     signature("all_reduce", "ring", op, torch.float32, n, None, 1)
+    ...     signature("all_reduce", "ring", op, torch.float32, n, None, 1, b"any")
     ...     for op, n in ((dist.ReduceOp.SUM, 8), (dist.ReduceOp.MAX, 9))
     ... )
     >>> difference(sums, most)
     'op SUM against MAX, elements 8 against 9'
     """
-    pairs = zip(_unpack(theirs).items(), _unpack(ours).values(), strict=True)
-    return ", ".join(f"{name} {one} against {other}" for (name, one), other in pairs if one != other)
+    their_call, our_call = _unpack(theirs), _unpack(ours)
+    differing = [name for name in our_call if their_call[name] != our_call[name]]
+    if "schedule" in differing:
+        if _DECIDE_THE_SCHEDULE.intersection(differing):
+            differing.remove("schedule")  # it follows from what else differs
+        else:
+            return (
+                f"schedule {their_call['schedule']} against {our_call['schedule']}, although both are named "
+                f"{our_call['algorithm']}: compare the file, and the version of collectives, on both ranks"
+            )
+    return ", ".join(f"{name} {their_call[name]} against {our_call[name]}" for name in differing)
+
+
+_DECIDE_THE_SCHEDULE = {"collective", "algorithm", "root", "segments"}
 
 
 def _unpack(packed: bytes) -> dict[str, str]:
-    collective, op, dtype, splits, root, segments, n, algorithm = _SIGNATURE.unpack(packed)
+    collective, op, dtype, splits, root, segments, n, schedule, algorithm = _SIGNATURE.unpack(packed)
     return {
         "collective": _name(_COLLECTIVES, collective),
         "algorithm": algorithm.rstrip(b"\0").decode(errors="replace"),
@@ -122,6 +145,7 @@ def _unpack(packed: bytes) -> dict[str, str]:
         "elements": "by split sizes" if splits else str(n),
         "root": str(root),
         "segments": str(segments),
+        "schedule": schedule.hex()[:_SHOWN_DIGITS],
     }
 
 
@@ -157,11 +181,18 @@ def exchange_addresses(
 ) -> tuple[list[tuple[str, int]], bytes, bool]:
     """Return each rank's (host, port), the token of rank 0, which all know, and whether all can share memory.
 
-    All ranks of the group call it.
+    All ranks of the group call it. Raises RuntimeError, on every rank, where two have versions of this library that
+    cannot talk to each other.
     """
     host, port = listener.getsockname()
-    payload = _ADDRESS.pack(socket.inet_aton(host), port, secrets.token_bytes(_TOKEN_BYTES), can_share)
-    found = [_ADDRESS.unpack(each) for each in all_gather_bytes(payload, group)]
+    payload = _ADDRESS.pack(socket.inet_aton(host), port, secrets.token_bytes(_TOKEN_BYTES), can_share, PROTOCOL)
+    told = all_gather_bytes(payload, group)
+    for rank, each in zip(global_ranks(group), told, strict=True):
+        if each[-_PROTOCOL_BYTES:] != payload[-_PROTOCOL_BYTES:]:
+            raise RuntimeError(
+                f"version of collectives: got another one on rank {rank} than on rank {dist.get_rank()}, expected one"
+            )
+    found = [_ADDRESS.unpack(each) for each in told]
     addresses = [(socket.inet_ntoa(host), port) for host, port, *_ in found]
     return addresses, found[0][2], all(each[3] for each in found)
 

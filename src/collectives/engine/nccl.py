@@ -15,8 +15,9 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import torch
 from torch import distributed as dist
 
+from collectives.algorithms import is_own
 from collectives.engine.buffers import fill, hand_over
-from collectives.engine.handshake import MessageError, global_ranks
+from collectives.engine.handshake import MessageError, all_gather_bytes, difference, global_ranks
 from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span
 from collectives.engine.reduce import divide, reduce
 
@@ -32,6 +33,7 @@ class Nccl:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = ref(group)
+        self._agreed: set[bytes] = set()
 
     @classmethod
     def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Nccl:
@@ -45,12 +47,26 @@ class Nccl:
         if group is None:
             raise RuntimeError("the process group was destroyed")
         rank, p = group.rank(), group.size()
+        if is_own(made.performed.algorithm) and made.signature not in self._agreed:
+            agree(made.signature, call.any_tensor().device, group)
+            self._agreed.add(made.signature)
         work, scratch = fill(call, made, rank, p)
         execute_in_batches(made.plan, work, scratch, group, call.op, p)
         hand_over(call, work, made.edges, rank, p)
 
     def close(self) -> None:
         """Leave the connections to torch, which closes NCCL's with the group."""
+
+
+def agree(signature: bytes, device: torch.device, group: dist.ProcessGroup) -> None:
+    """Raise RuntimeError, on every rank, unless all are about to execute the same schedule.
+
+    NCCL's messages carry no signature, so ranks compare theirs before the first call by a schedule of the user's own:
+    its file may differ from host to host.
+    """
+    for rank, theirs in zip(global_ranks(group), all_gather_bytes(signature, group, device), strict=True):
+        if theirs and (how := difference(theirs, signature)):
+            raise RuntimeError(f"ranks must call alike, but the call of rank {rank} differs from this rank's: {how}")
 
 
 class Batch(NamedTuple):

@@ -67,7 +67,7 @@ MOVE_AFTER, MOVE_AGAIN = BILLION // 50_000, BILLION // 1000
 # Bytes of a rank's header: its count and, beside it, digests of its last two calls, and the core on which it
 # has last run; then, of the two calls, the signatures and the splits.
 DIGESTS, EACH_DIGEST, CORE = 8, 8, 24
-SIGNATURES, EACH_SIGNATURE = 128, 64
+SIGNATURES, EACH_SIGNATURE = 128, 128
 SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS_PER_HOST`
 SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
 STEP_BITS = 16
