@@ -63,15 +63,8 @@ $(BIN)/python:
 	    echo "error: $(PYTHON) has no venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@"$(PYTHON)" -m venv $(VENV)
 
-# pip says four lines a package; one is enough. Its errors go to standard error and are always shown.
-$(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
-	@echo "==> 1/3 environment: installing requirements.lock"
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock \
-	| while IFS= read -r line; do case "$$line" in \
-	    *Downloading*|*"Using cached"*|Processing*) echo "    $${line#  }";; \
-	    Installing*) echo "    Installing them all";; \
-	  esac; done
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+$(INSTALLED): requirements.lock requirements-cuda.lock pyproject.toml | $(BIN)/python
+	@$(BIN)/python .ci/environment.py
 	@echo "==> 1/3 environment: compiling the loop of ranks and the simulator's"
 	@$(BIN)/python -c 'import collectives.engine.group' & \
 	    $(BIN)/collectives simulate all_reduce ring -p 24 --machine summit > /dev/null && wait $$!
@@ -164,7 +157,7 @@ golden-check: env ## Print what differs from tests/golden.json
 gpu-check: env ## Check NCCL on this machine's GPUs: eight minutes, one file
 	@PYTHONPATH=tests $(BIN)/python -m ranks.gpu_check
 
-lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock
+lock: env ## Resolve pyproject.toml again, keeping versions that fit: requirements.lock
 	@$(BIN)/python .ci/lock.py
 
 clean: ## Remove the site, the results made here and the caches, not .venv

@@ -1,47 +1,86 @@
-"""Rewrite requirements.lock from pyproject.toml (`make lock`): pip resolves core dependencies and all extras afresh.
+"""Rewrite the locks from pyproject.toml (`make lock`): uv resolves core dependencies and all extras, with hashes.
 
-What only the CUDA build of torch needs is left out: pip adds it by itself where it takes that build, and the CPU build
-must not bring it. The lock's pin of torch stays: another version is a decision of its own, made by editing the lock.
+``requirements.lock`` has every package for each supported Python and system. ``requirements-cuda.lock`` has what the
+CUDA build of torch needs beside, because the CPU build must not bring it. ``environment.yml`` gets the versions without
+hashes, because pip refuses an editable checkout beside them. Versions stay where they fit; ``--upgrade`` takes the
+newest. The pin of torch always stays: another version is a decision of its own, made by editing the lock and the hashes
+below.
 """
 
-import json
 import re
 import subprocess
 import sys
-import tomllib
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK = ROOT / "requirements.lock"
-# The oldest Python that README names: a package may need a later 3.11 than the 3.11.2 of Debian 12.
-OLDEST = "3.11.0"
-CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton$)")
+LOCK, CUDA_LOCK, CONDA = (ROOT / name for name in ("requirements.lock", "requirements-cuda.lock", "environment.yml"))
+OLDEST = "3.11"
+CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
 HEAD = """\
-# Every package that the project's extras resolve to, for Python 3.11.0 and newer. Written by `make lock`: do not edit.
-# torch stands without a build: pip takes the CUDA build on Linux from PyPI, and then adds the NVIDIA packages
-# of that build by itself; they are not listed here, so that the CPU build can be taken from the same file.
+# Every package that the project's extras resolve to, for Python 3.11 and newer. Written by `make lock`: do not edit.
+# What torch's CUDA build needs beside stands in requirements-cuda.lock. torch's hashes are those of its wheels on PyPI
+# and of its CPU builds.
 """
+CUDA_HEAD = """\
+# What torch's CUDA build needs on Linux beside requirements.lock. Written by `make lock`: do not edit.
+"""
+# The CPU builds of torch 2.13.0 for Linux, as PyTorch's own index lists them: x86-64 and ARM64, Python 3.11 to 3.14.
+TORCH = "2.13.0"
+TORCH_CPU_HASHES = (
+    "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
+    "4ca4a9394b0c771238a4f73590fdbbc4debad85ed0fa63d026ae1b085da7d6e2",
+    "3fbf9c9d1f3c10c2d59d04aca426dee9ccc6ceb32d255c61e93acc3b4f75fae6",
+    "d20fa53ee744502fa4c69818a720b05ca0d37abd055d4f6e66cae155114bc691",
+    "84453b69508ec79902f899c5ed9495acb9e2bbe9fda5f1d5d6f19e3c3842e1a7",
+    "6f307c2c32d764ffc6ff6893b801fad6d4752f3e67966cb8abf1843427c02604",
+    "0b8f7d0423027ae8b90c7977c627f3379f325363a08224dffad9b4b2d684a83d",
+    "ca021f9eb2f8345c83fa03e3a04587308afb8df71bd472670b3ece00df58621c",
+)
 
 
-def resolve(requirements: list[str]) -> dict[str, str]:
-    """Return the version of each package that these requirements need, without installing anything."""
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
-    for_oldest = ["--python-version", OLDEST, "--only-binary", ":all:", "--target", "nowhere"]
-    report = subprocess.run([*command, *for_oldest, *requirements], stdout=subprocess.PIPE, check=True, text=True)
-    packages = [item["metadata"] for item in json.loads(report.stdout)["install"]]
-    # "2.13.0+cpu" names a build; the lock names a version.
-    return {re.sub(r"[-_.]+", "-", each["name"]).lower(): each["version"].split("+")[0] for each in packages}
+def resolve(upgrade: bool) -> list[str]:
+    """Return a block of lines for each package: its name, version and marker, then its hashes.
+
+    Versions of the lock stay where they fit, but with ``upgrade``; torch's always stays.
+    """
+    held = LOCK.read_text(encoding="utf8")
+    with tempfile.TemporaryDirectory() as folder:
+        constraint, output = Path(folder, "constraint.txt"), Path(folder, "lock.txt")
+        constraint.write_text("\n".join(re.findall(r"^torch==\S+", held, re.MULTILINE)))
+        output.write_text("" if upgrade else held)
+        options = ["--all-extras", "--universal", "--python-version", OLDEST, "--generate-hashes", "--no-annotate"]
+        plain = ["--no-header", "--quiet", "--constraint", constraint, "--output-file", output]
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "pip", "compile", *options, *plain, "pyproject.toml"], cwd=ROOT, check=True)
+        return re.findall(r"^\w.*?\n(?=\w|\Z)", output.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL)
+
+
+def with_cpu_builds(block: str) -> str:
+    """Return torch's block with the hashes of its CPU builds."""
+    if not block.startswith(f"torch=={TORCH} "):
+        raise SystemExit(
+            f"torch: got {block.splitlines()[0]}, expected {TORCH}, whose CPU builds' hashes are known here"
+        )
+    hashes = sorted({*re.findall(r"sha256:(\w+)", block), *TORCH_CPU_HASHES})
+    return " \\\n    ".join([f"torch=={TORCH}", *(f"--hash=sha256:{each}" for each in hashes)]) + "\n"
+
+
+def conda(blocks: list[str]) -> str:
+    """Return environment.yml with these packages for pip, without hashes."""
+    above = CONDA.read_text(encoding="utf8").partition("  - pip:\n")[0]
+    lines = [block.splitlines()[0].removesuffix(" \\").replace('"', "'") for block in blocks]
+    listed = "".join(f'      - "{line}"\n' for line in lines)
+    return f"{above}  - pip:\n{listed}      - --editable .\n"
 
 
 if __name__ == "__main__":
-    print("resolving pyproject.toml (a minute or two)", flush=True)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
-    wanted = [
-        *project["dependencies"],
-        *(line for group in project["optional-dependencies"].values() for line in group),
-    ]
-    held = [line for line in LOCK.read_text(encoding="utf8").splitlines() if line.startswith("torch==")]
-    versions = resolve([*held, *(line for line in wanted if not line.startswith(project["name"]))])
-    locked = [f"{name}=={versions[name]}\n" for name in sorted(versions) if not CUDA_ONLY.match(name)]
-    LOCK.write_text(HEAD + "".join(locked), encoding="utf8")
-    print(f"requirements.lock: {len(locked)} packages")
+    print("resolving pyproject.toml", flush=True)
+    blocks = resolve(upgrade="--upgrade" in sys.argv)
+    cuda = [block for block in blocks if CUDA_ONLY.match(block)]
+    others = [block for block in blocks if not CUDA_ONLY.match(block)]
+    others = [with_cpu_builds(block) if block.startswith("torch==") else block for block in others]
+    LOCK.write_text(HEAD + "".join(others), encoding="utf8")
+    CUDA_LOCK.write_text(CUDA_HEAD + "".join(cuda), encoding="utf8")
+    CONDA.write_text(conda(others), encoding="utf8")
+    print(f"requirements.lock: {len(others)} packages; requirements-cuda.lock: {len(cuda)}")
