@@ -3,6 +3,7 @@
 import importlib.util
 import random
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,9 @@ TASKS = Path(__file__).parent / "ranks"
 
 
 def script(name: str) -> ModuleType:
-    """A script of `.ci` as a module of its own."""
+    """A script of `.ci` as a module of its own, which finds the other scripts beside it."""
+    if str(ROOT / ".ci") not in sys.path:
+        sys.path.append(str(ROOT / ".ci"))
     spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,5 +1,6 @@
-"""pyproject.toml, requirements.lock and CITATION.cff agree, and the lock can be installed."""
+"""pyproject.toml, the locks, environment.yml and CITATION.cff agree, and the lock can be installed."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,11 +15,20 @@ from places import ROOT, script
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
 
 
+BLOCK = re.compile(r"([\w.-]+)==([\w.]+)(?: ; ([^\\\n]+?))?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
+
+
+def blocks(name: str) -> list[re.Match[str]]:
+    """The packages of a lock: each with a version, a marker perhaps, and hashes; nothing else stands there."""
+    text = re.sub(r"^#.*\n", "", (ROOT / name).read_text(encoding="utf8"), flags=re.MULTILINE)
+    found = list(BLOCK.finditer(text))
+    assert "".join(each[0] for each in found) == text
+    return found
+
+
 def lock() -> dict[str, str]:
-    """{name: version} of the lock; a line of any other form than `name==version` is an error."""
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf8").splitlines()
-    pairs = (line.split("==") for line in lines if not line.startswith("#"))
-    return {canonicalize_name(name): version for name, version in pairs}
+    """{name: version} of the lock."""
+    return {canonicalize_name(each[1]): each[2] for each in blocks("requirements.lock")}
 
 
 def test_the_lock_has_a_version_of_every_direct_dependency() -> None:
@@ -31,16 +41,31 @@ def test_the_lock_has_a_version_of_every_direct_dependency() -> None:
 
 
 def test_the_lock_fits_every_machine() -> None:
-    """No CUDA package, which pip adds by itself, and no build such as 2.13.0+cpu."""
+    """What belongs to CUDA stands in a lock of its own, because torch's CPU build must not bring it."""
     assert not [name for name in lock() if name.startswith(("nvidia-", "cuda-")) or name == "triton"]
-    assert not [version for version in lock().values() if "+" in version]
+    beside = {each[1] for each in blocks("requirements-cuda.lock")}
+    assert {"triton", "nvidia-nccl-cu13"} <= beside
+    assert not beside & {*lock()}
+
+
+def test_the_lock_has_the_hashes_of_both_builds_of_torch() -> None:
+    (torch,) = (each for each in blocks("requirements.lock") if each[1] == "torch")
+    assert torch[2] == script("lock").TORCH
+    assert all(each in torch[4] for each in script("lock").TORCH_CPU_HASHES)
+
+
+def test_conda_gets_the_versions_of_the_lock() -> None:
+    *_, pip = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf8"))["dependencies"]
+    wanted = [f"{each[1]}=={each[2]}" for each in blocks("requirements.lock")]
+    assert [line.partition(" ;")[0] for line in pip["pip"]] == [*wanted, "--editable ."]
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_the_lock_can_be_installed_on_the_oldest_python() -> None:
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-    oldest = ["--python-version", script("lock").OLDEST, "--only-binary", ":all:", "--target", "nowhere"]
+    """pip takes the lock, too, for whom uv is not to be had; every file has a hash in it."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps"]
+    oldest = ["--python-version", "3.11.0", "--only-binary", ":all:", "--target", "nowhere", "--require-hashes"]
     done = subprocess.run([*command, *oldest, "-r", "requirements.lock"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -5,6 +5,7 @@ versions. tests/repository/test_packaging.py has pip resolve them.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,7 +71,9 @@ class Installed:
         self.run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
         pip = (sys.executable, "-m", "pip", "--no-input")
         self.run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
-        constraint = ("--no-compile", "-c", ROOT / "requirements.lock")
+        versions = re.findall(r"^\w.*==[^\\\n]+", (ROOT / "requirements.lock").read_text(encoding="utf8"), re.MULTILINE)
+        (folder / "versions.txt").write_text("\n".join(versions))  # the wheel itself has no hash
+        constraint = ("--no-compile", "-c", folder / "versions.txt")
         self.run(*pip, "--python", self.bin / "python", "install", *constraint, *folder.glob("*.whl"))
         (self.site,) = (folder / "venv" / "lib").glob("python*/site-packages")
         shutil.copy(ROOT / "experiments" / "all-reduce-sweep.ipynb", folder)

@@ -238,6 +238,14 @@ def kernels(op: Any, dtype: torch.dtype) -> Kernels:
     )
 
 
+def compile_common() -> None:
+    """Compile the kernels of usual training programs into the cache, so that their first calls do not (`make env`)."""
+    floats = torch.float32, torch.float16, torch.bfloat16, torch.float64
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.MIN):
+        for dtype in (*floats, torch.int64, torch.int32):
+            kernels(op, dtype)
+
+
 BLOCK = 512  # elements of a sum that is kept aside, in the cache, until it is whole
 WIDEST = 8  # bytes
 

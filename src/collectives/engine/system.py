@@ -5,9 +5,11 @@ import os
 import platform
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,7 @@ MONOTONIC = time.CLOCK_MONOTONIC
 MILLION, BILLION = 1_000_000, 1_000_000_000
 # The number of Linux's call "futex" on a processor, and what it is to do.
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine(), 0) if IS_LINUX else 0
+SILENT_SECONDS = 3.0  # of compiling, before a line says so
 CORE_WORDS = 64  # of a set of 4,096 cores
 FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
@@ -56,7 +59,8 @@ def one_at_a_time(path: str) -> Iterator[bool]:
     """Hold a lock on a file, so that of several processes one compiles and the others find its code in the cache.
 
     Yields whether it is held: Lustre may have no locks, and NFS none on a file that cannot be written. There each
-    process compiles by itself.
+    process compiles by itself. The process that compiles says so on standard error if it takes seconds; those that wait
+    for it say nothing.
     """
     with open(path, "rb+" if os.access(path, os.W_OK) else "rb") as once:  # noqa: PTH123
         try:
@@ -65,7 +69,18 @@ def one_at_a_time(path: str) -> Iterator[bool]:
             is_held = False
         else:
             is_held = True
-        yield is_held
+        telling = threading.Timer(SILENT_SECONDS, _tell)
+        telling.daemon = True
+        telling.start()
+        try:
+            yield is_held
+        finally:
+            telling.cancel()
+
+
+@cache  # once a process
+def _tell() -> None:
+    print("collectives: compiling what moves data, once for this installation (up to a minute)", file=sys.stderr)
 
 
 @compiled
