@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SITE := _build/html
+COMPILED := $(VENV)/.compiled
 SCHEDULES := chapters/_static/schedules
 BUILT_FROM := _build/.built-from
 
@@ -22,19 +23,14 @@ FILES = find $(SITE_INPUTS) -type f $(CACHES) | LC_ALL=C sort | xargs cksum
 AROUND = ls $(VENV)/lib/python*/site-packages 2>/dev/null | grep '[.]dist-info$$'; uname -sr; getconf _NPROCESSORS_ONLN
 CHECKSUM = { $(FILES); $(AROUND); } | cksum
 
-# Kernels of the pages read .ci/ipython_kernel_config.py, and no settings of this user's.
-IPYTHON := _build/.ipython
-KERNELS := IPYTHONDIR="$(CURDIR)/$(IPYTHON)"
-
 # When this make began, also for those that it starts; what takes minutes says how many.
 export BEGAN := $(or $(BEGAN),$(shell date +%s))
 AFTER = $$(( ($$(date +%s) - BEGAN) / 60 )) min $$(( ($$(date +%s) - BEGAN) % 60 )) s
-TAKES_quick := , five minutes on two cores
 
 # Files in their order, not those of many tests first: the last ones are short, so that both workers end together.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help env experiments first-pages site book pdf serve check format unit test test-all record golden golden-check \
+.PHONY: help env experiments book pdf serve check format unit test test-all record golden golden-check \
     gpu-check lock clean checksum
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # prerequisites are made in their order, and nothing runs beside an experiment
@@ -49,9 +45,16 @@ help: ## Show this list
 	@echo "  make serve PORT=NUMBER         another port than 8000"
 
 # Horovod is built here, because it is published as source only; where that cannot be done, the reason is one line.
-env: $(INSTALLED) ## Create .venv, install the locked packages, build Horovod once
+env: $(COMPILED) ## Create .venv, install the locked packages, compile the engine, build Horovod once
 	@$(BIN)/python .ci/build_horovod.py
 	@echo "==> 1/3 environment: ready in $(VENV) after $(AFTER)"
+
+# What is compiled here would else be compiled at the first call, where a line says so.
+$(COMPILED): | $(INSTALLED)
+	@echo "==> 1/3 environment: compiling the engine and the simulator, half a minute"
+	@$(BIN)/python -c 'from collectives.engine import group, kernels; kernels.compile_common()'
+	@$(BIN)/collectives simulate all_reduce ring -p 24 --machine summit > /dev/null
+	@touch $@
 
 $(BIN)/python:
 	@echo "==> 1/3 environment: creating $(VENV)"
@@ -65,42 +68,21 @@ $(BIN)/python:
 
 $(INSTALLED): requirements.lock requirements-cuda.lock pyproject.toml | $(BIN)/python
 	@$(BIN)/python .ci/environment.py
-	@echo "==> 1/3 environment: compiling the loop of ranks and the simulator's"
-	@$(BIN)/python -c 'import collectives.engine.group' & \
-	    $(BIN)/collectives simulate all_reduce ring -p 24 --machine summit > /dev/null && wait $$!
 	@touch $@
 
 experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
-	@echo "==> 2/3 experiments: preset $(PRESET)$(TAKES_$(PRESET))"
+	@echo "==> 2/3 experiments: preset $(PRESET)"
 	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET) --replace
 
-book: $(INSTALLED) ## Build the site into _build/html
+# The pages show the results of the quick preset, whatever PRESET says.
+book: $(INSTALLED) ## Build the site into _build/html; the first pages can be read after a minute
 	@if [ -f $(SITE)/index.html ] && [ -f $(BUILT_FROM) ] && [ "$$($(CHECKSUM))" = "$$(cat $(BUILT_FROM))" ]; then \
 	    echo "==> 3/3 book: up to date"; \
 	else \
-	    $(MAKE) --no-print-directory site && echo "==> 3/3 book: done after $(AFTER)"; \
+	    $(BIN)/python .ci/kernels.py $(BIN)/python .ci/book.py; \
 	fi
 	@echo "The book lies in $(SITE)/index.html"
 	@$(BIN)/python -c 'import pathlib; print(pathlib.Path("$(SITE)/index.html").resolve().as_uri())'
-
-# The schedules that the pages' player reads are part of what the site is made of; files that stay the same are not touched.
-first-pages: $(INSTALLED)
-	@$(BIN)/python -m collectives.figures.player $(SCHEDULES)
-	@mkdir -p $(IPYTHON)/profile_default; cp .ci/ipython_kernel_config.py $(IPYTHON)/profile_default
-	@[ -d $(SITE) ] || { echo "==> first pages: building, half a minute"; \
-	    at="$$($(KERNELS) $(BIN)/python .ci/first_pages.py)" \
-	    && echo "==> first pages after $(AFTER), to read while the rest is made: $$at"; }
-
-# The pages show the results of the quick preset, whatever PRESET says.
-# Always from clean: an incremental build hides the warnings of pages that it does not read again.
-site: override PRESET = quick
-site: first-pages experiments
-	@echo "==> 3/3 book: building from clean, three minutes on two cores"
-	@set -eo pipefail; now="$$($(CHECKSUM))"; \
-	rm -rf $(SITE) $(BUILT_FROM) _build/.doctrees _build/jupyter_execute; \
-	$(KERNELS) $(BIN)/jupyter-book build . -n -W --keep-going; \
-	$(BIN)/python .ci/gates.py --executed; \
-	echo "$$now" > $(BUILT_FROM)
 
 pdf: book ## Print the whole book into _build/book.pdf, and link it on the site
 	@$(BIN)/python .ci/pdf.py

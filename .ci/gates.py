@@ -1,7 +1,7 @@
 """Gates: faults of the text and of recorded results, each a line `file:line: what`, and exit code 1.
 
-`make check` runs those that read sources. `make book` runs ``gates.py --executed`` as well, on the notebooks that
-papermill and the build have executed.
+`make check` runs those that read sources. `make book` runs ``gates.py --executed FOLDER`` as well, on the notebooks
+that papermill and the build have executed.
 """
 
 import json
@@ -113,14 +113,15 @@ def sources() -> Iterator[str]:
         yield from stale(path)
 
 
-def built() -> Iterator[str]:
+def built(pages: Path) -> Iterator[str]:
     """Yield the faults that `make book` looks for: in the quick preset's notebooks, and in the pages executed."""
-    for folder in (ROOT / "experiments" / "results" / "quick", ROOT / "_build" / "jupyter_execute"):
+    for folder in (ROOT / "experiments" / "results" / "quick", pages):
         for path in folder.rglob("*.ipynb"):
             yield from executed(path)
 
 
 if __name__ == "__main__":
-    faults = sorted(each.removeprefix(f"{ROOT}/") for each in (built if "--executed" in sys.argv else sources)())
+    found = built(Path(sys.argv[2])) if "--executed" in sys.argv else sources()
+    faults = sorted(each.removeprefix(f"{ROOT}/") for each in found)
     print(*faults or ["no fault"], sep="\n")
     sys.exit(bool(faults))

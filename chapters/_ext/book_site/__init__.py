@@ -3,12 +3,26 @@
 import os
 from typing import Any
 
-from book_site import access, anywhere, commands, downloads, front, head, icons, mathjax, pictures, repository, weight
+from book_site import (
+    access,
+    anywhere,
+    commands,
+    downloads,
+    front,
+    head,
+    icons,
+    mathjax,
+    outputs,
+    pictures,
+    repository,
+    weight,
+)
 
 
 def setup(app: Any) -> dict[str, Any]:
     """Connect each part to the event at which Sphinx calls it."""
     read_beside(app)
+    outputs.keep()
     app.connect("config-inited", mathjax.configure)
     app.connect("config-inited", repository.configure)
     app.connect("source-read", repository.name)

@@ -1,6 +1,9 @@
-"""A page's notebook on any Jupyter, such as Colab, Kaggle or Binder: its first cell clones and installs the book."""
+"""A page's notebook on any Jupyter, such as Colab, Kaggle or Binder: its first cell installs the commit built."""
 
 import re
+import subprocess
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from nbformat.v4 import new_code_cell
@@ -9,7 +12,7 @@ from book_site.repository import UNKNOWN
 
 # Editable, because pages read recorded results beside the library. A running kernel sees that only in `sys.path`.
 SETUP = """\
-!git clone -q --depth 1 {address} collectives
+!git init -q collectives && cd collectives && git fetch -q --depth 1 {address} {commit} && git checkout -q FETCH_HEAD
 %cd -q collectives/{folder}
 %pip install -q -e "{root}[{extras}]"
 import sys; sys.path.insert(0, "{root}/src")"""
@@ -43,9 +46,17 @@ def setup(notebook: Any, page: str, address: str) -> str:
     folder = page.rpartition("/")[0]
     root = "/".join(".." for _ in folder.split("/"))
     extras = ",".join(["pages", *(name for name, mark in EXTRAS.items() if re.search(mark, code))])
-    first = SETUP.format(address=address or UNKNOWN, folder=folder, root=root, extras=extras)
+    first = SETUP.format(address=address or UNKNOWN, commit=commit(), folder=folder, root=root, extras=extras)
     made = [f"!collectives run {root}/experiments/{name}.ipynb  # minutes" for name in QUICK.findall(code)]
     return "\n".join([first, *made])
+
+
+@cache
+def commit() -> str:
+    """Return the commit that this build is made of: a later one may have other functions; without git the newest."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "HEAD"
 
 
 def launch(app: Any, page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
