@@ -6,6 +6,9 @@ PRESET ?= quick
 PORT ?= 8000
 PYTHON ?= $(shell for python in python3.11 python3; do $$python -c pass 2>/dev/null && echo $$python && break; done)
 
+# Container images forbid bytecode. Then each process would compile all its modules again: torch's take seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
