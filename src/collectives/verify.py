@@ -1,6 +1,8 @@
 """Prove a schedule: count every contribution, or compare fingerprints if there are too many to count.
 
-Counting is exact, whatever the schedule does: counts saturate (`contracts`).
+Counting is exact, whatever the schedule does: counts saturate (`contracts`). A count of 0, 1 or more takes two
+bits, so a cell is two rows of bits, one bit for each contributor: is it there, and is it there more than once? Only for
+a schedule that is wrong are the counts themselves kept, a byte each, to say where.
 
 Fingerprints are sound up to a known chance. Each contributor to a cell has a random 64-bit number f and is in the cell
 c times. A cell keeps two sums: c f over all contributors, modulo 2**64, and c, which saturates far above p. Both must
@@ -20,20 +22,26 @@ Counts and fingerprints move by the loop that also moves real data (`interpret`)
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.contracts import Counts, add_counts, after, before, cells, contract, where
 from collectives.grid import grid
 from collectives.interpret import Combine, apply
-from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.schedule import Bools, Ints, Schedule, ScheduleError, Step
 from collectives.units import many
 
 Fingerprints = NDArray[np.uint64]
+Bits = NDArray[np.uint64]
 Mark = tuple[int, int, str]
 
 # Limits of the exact proof: ranks, and counts (p * k * (p + 1), half a GiB of bytes).
 COUNTED_RANKS, COUNTED = 128, 1 << 29
+
+# Contributors of which one number keeps the bits.
+WORD = 64
 
 # Where the number of contributions to a cell saturates: far above every p, and twice as much still fits 64 bits.
 MANY = np.uint64(1 << 62)
@@ -53,8 +61,8 @@ def verify(schedule: Schedule) -> None:
     every asked-for cell holds each contribution exactly as often as the contract says, and no uninitialised data. The
     error shows the table of steps and ranks with the faulty cell marked.
 
-    What the schedule declares of itself (``repeats``) is not looked at. Cost: p * k * (p + 1) bytes up to p = 128,
-    beyond that p * k fingerprints of 16 bytes.
+    What the schedule declares of itself (``repeats``) is not looked at. Cost: twice p * k * (p + 1) bits up to p =
+    128, and as many bytes if it is wrong; beyond that p * k fingerprints of 16 bytes.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> verify(ALGORITHMS["all_reduce", "two_tree"](7, segments=3))
@@ -69,7 +77,8 @@ def verify(schedule: Schedule) -> None:
     """
     contract(schedule)
     if exact(schedule):
-        _verify_counts(schedule)
+        if not _is_counted_right(schedule):
+            _show_wrong_count(schedule)
     else:
         _verify_fingerprints(schedule)
 
@@ -95,20 +104,77 @@ def exact(schedule: Schedule) -> bool:
     return schedule.p <= COUNTED_RANKS and schedule.participants * schedule.k * (schedule.p + 1) <= COUNTED
 
 
-def _verify_counts(schedule: Schedule) -> None:
+def _is_counted_right(schedule: Schedule) -> bool:
+    """Run the schedule on bits, and return True if every asked-for cell has each contribution as often as asked."""
+    each = _bits(schedule.p + 1)
+    held = _bits_before(schedule, each)
+    _run(schedule, held, _add_bits)
+    return not _wrong_cells(schedule, held, _asked_bits(schedule, each)).any()
+
+
+def _bits(contributors: int) -> Bits:
+    """Return one row for each contributor: its bit, in as many numbers as all of them need."""
+    who = np.arange(contributors, dtype=np.uint64)
+    each = np.zeros((contributors, -(-contributors // WORD)), dtype=np.uint64)
+    each[np.arange(contributors), np.arange(contributors) // WORD] = np.uint64(1) << who % np.uint64(WORD)
+    return each
+
+
+def _bits_before(schedule: Schedule, each: Bits) -> Bits:
+    """Return the cells before as bits: what is there once or more often, then, in as many numbers, what is more often.
+
+    This is `contracts.before`: a rank has its own data or uninitialised data, and a switch nothing.
+    """
+    p, words = schedule.p, each.shape[1]
+    rank = np.arange(p)[:, None]
+    own = np.broadcast_to(contract(schedule).before(cells(schedule, rank)), (p, schedule.k))
+    held = np.zeros((schedule.participants, schedule.k, 2 * words), dtype=np.uint64)
+    held[:p, :, :words] = each[np.where(own, rank, p)]
+    return held
+
+
+def _add_bits(a: Bits, b: Bits) -> Bits:
+    """Add two cells: there more than once is what is so in one of them, and what is in both."""
+    words = a.shape[-1] // 2
+    total: Bits = a | b
+    for word in range(words):
+        total[..., words + word] |= a[..., word] & b[..., word]
+    return total
+
+
+def _asked_bits(schedule: Schedule, each: Bits) -> Bits:
+    """Return what the contract asks for, as bits: `contracts.after`, but one entry for cells that are all alike."""
+    who = np.arange(len(each))[:, None, None]
+    named = contract(schedule).after(cells(schedule, who))
+    once = [np.bitwise_or.reduce(np.where(named, word[:, None, None], np.uint64(0))) for word in each.T]
+    return np.stack([*once, *np.zeros_like(once)], axis=-1)
+
+
+def _wrong_cells(schedule: Schedule, held: Bits | Fingerprints, asked: Bits | Fingerprints) -> Bools:
+    """Return the (rank, chunk) that the contract asks about and that hold another number than it asks for."""
+    wrong = np.zeros((schedule.p, schedule.k), dtype=np.bool_)
+    for number in range(held.shape[-1]):
+        wrong |= held[: schedule.p, :, number] != asked[..., number]
+    wrong &= where(schedule)[: schedule.p]
+    return wrong
+
+
+def _show_wrong_count(schedule: Schedule) -> NoReturn:
+    """Count again, a byte for each contributor, and raise a ScheduleError that shows the first wrong count."""
     held = before(schedule)
     _run(schedule, held, add_counts)
     at, asked = where(schedule), after(schedule)
     wrong = held[at] != asked
-    if wrong.any():
-        cell, who = map(int, np.unravel_index(wrong.argmax(), wrong.shape))
-        rank, chunk = map(int, np.argwhere(at)[cell])
-        found, expected = int(held[rank, chunk, who]), int(asked[cell, who])
-        whose = "uninitialised data" if who == schedule.p else f"chunk {chunk} of rank {who}"
-        times = _exact_count(schedule, rank, chunk, who) if found > 1 else found
-        what = f"rank {rank} holds {whose} {_shown(times)} times, not {expected}"
-        mark = _counted_again(schedule, who) if found > 1 else _last_write(schedule, rank, chunk)
-        raise _error(schedule, what, mark)
+    if not wrong.any():
+        raise AssertionError("bits and counts of a schedule differ")
+    cell, who = map(int, np.unravel_index(wrong.argmax(), wrong.shape))
+    rank, chunk = map(int, np.argwhere(at)[cell])
+    found, expected = int(held[rank, chunk, who]), int(asked[cell, who])
+    whose = "uninitialised data" if who == schedule.p else f"chunk {chunk} of rank {who}"
+    times = _exact_count(schedule, rank, chunk, who) if found > 1 else found
+    what = f"rank {rank} holds {whose} {_shown(times)} times, not {expected}"
+    mark = _counted_again(schedule, who) if found > 1 else _last_write(schedule, rank, chunk)
+    raise _error(schedule, what, mark)
 
 
 def _exact_count(schedule: Schedule, rank: int, chunk: int, who: int) -> int:
@@ -128,9 +194,9 @@ def _verify_fingerprints(schedule: Schedule) -> None:
     of = random.integers(0, 2**64, size=(schedule.p, schedule.k), dtype=np.uint64)
     held, asked = _held(schedule, of, random), _asked(schedule, of)
     _run(schedule, held, _add_fingerprints)
-    wrong = np.argwhere((held[: schedule.p] != asked).any(axis=-1) & where(schedule)[: schedule.p])
-    if wrong.size:
-        rank, chunk = map(int, wrong[0])
+    wrong = _wrong_cells(schedule, held, asked)
+    if wrong.any():
+        rank, chunk = map(int, np.argwhere(wrong)[0])
         what = f"rank {rank} does not hold the right sum in chunk {chunk} (found by fingerprint)"
         raise _error(schedule, what, _last_write(schedule, rank, chunk))
 
@@ -145,9 +211,11 @@ def _add_fingerprints(a: Fingerprints, b: Fingerprints) -> Fingerprints:
 def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> Fingerprints:
     """Return the cells before: a rank has its own or uninitialised data, one contribution either way, a switch none."""
     own = contract(schedule).before(cells(schedule, np.arange(schedule.p)[:, None]))
-    uninitialised = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)
     held = np.zeros((schedule.participants, schedule.k, 2), dtype=np.uint64)
-    held[: schedule.p] = np.stack([np.where(own, of, uninitialised), np.ones_like(of)], axis=-1)
+    data, number = held[: schedule.p, :, 0], held[: schedule.p, :, 1]
+    data[:] = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)  # uninitialised
+    np.copyto(data, of, where=own)
+    number[:] = 1
     return held
 
 
@@ -160,26 +228,39 @@ def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
 
 
 def _run(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> None:
+    last = None
     for t, step in enumerate(schedule.steps()):
-        _check_possible(schedule, t, step)
+        _check_possible(schedule, t, step, last)
         try:
             apply(step, state, combine)
         except ScheduleError as error:
             raise _error(schedule, f"step {t}: {error}", (t, int(step.dst[0]), "in this step")) from None
+        last = step
 
 
-def _check_possible(schedule: Schedule, t: int, step: Step) -> None:
-    """Raise unless ranks and chunks exist, no rank sends to itself, and a promised single port has one message."""
+def _check_possible(schedule: Schedule, t: int, step: Step, last: Step | None) -> None:
+    """Raise unless ranks and chunks exist, no rank sends to itself, and a promised single port has one message.
+
+    A column cannot change. So if the last step, which passed, has the very same senders and receivers, as in a ring,
+    then these are possible, and only the chunks are looked at.
+    """
     p, k = schedule.participants, schedule.k
-    rank_ok = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
-    chunk_ok = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
-    for bad, what in ((~rank_ok, "two different ranks"), (~chunk_ok, "chunks")):
-        if bad.any():
-            row = int(np.argmax(bad))
-            text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {k} chunks"
-            raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
-    if schedule.one_port:
+    is_new = last is None or last.src is not step.src or last.dst is not step.dst
+    if is_new:
+        exist = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
+        _check_rows(schedule, t, step, exist, "two different ranks")
+    exist = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
+    _check_rows(schedule, t, step, exist, "chunks")
+    if schedule.one_port and is_new:
         _check_one_port(schedule, t, step)
+
+
+def _check_rows(schedule: Schedule, t: int, step: Step, is_right: Bools, what: str) -> None:
+    if is_right.all():
+        return
+    p, row = schedule.participants, int(np.argmin(is_right))
+    text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {schedule.k} chunks"
+    raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
 
 
 def _check_one_port(schedule: Schedule, t: int, step: Step) -> None:
@@ -189,12 +270,20 @@ def _check_one_port(schedule: Schedule, t: int, step: Step) -> None:
     """
     src, dst, *_ = step.messages()
     inside = src // schedule.ranks_per_node == dst // schedule.ranks_per_node
+    if not any(_has_twice(2 * ranks + inside, 2 * schedule.p) for ranks in (src, dst)):
+        return
     for links in (inside, ~inside):
         for verb, ranks in (("sends", src[links]), ("receives", dst[links])):
             busy = np.flatnonzero(np.bincount(ranks.astype(np.intp))[: schedule.p] > 1)
             if busy.size:
                 what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
                 raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))
+
+
+def _has_twice(ports: Ints, count: int) -> bool:
+    """Return True if one of the first ``count`` ports is there more than once."""
+    times = np.bincount(ports.astype(np.intp))[:count]
+    return bool((times > 1).any())
 
 
 def step_row(step: Step, row: int) -> str:
