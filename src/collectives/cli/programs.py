@@ -4,7 +4,8 @@ import argparse
 import sys
 import time
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from collectives.units import duration, format_bytes, many, runs
 from collectives.verify import COUNTED_RANKS, check_cells, exact, verify
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
+
     from collectives.machine import Machine
 
 Row = dict[str, Any]
@@ -34,6 +37,7 @@ SIZE = "1M"
 # larger number, which depends on how many chunks p ranks have.
 COUNTED_FOR = (*range(1, 65), 96, 100, 127, 128)
 LARGE = {"p * p": 256, "p": 1024, "few": 4096}
+PROGRESS_SECONDS = 10.0
 
 # What each format takes, beyond collective, algorithm and -p.
 TAKES = {
@@ -137,27 +141,63 @@ def _proved(arguments: argparse.Namespace) -> Schedule:
 
 
 def proofs(max_ranks: int | None) -> Iterator[Row]:
-    """Yield a row for each algorithm when it is proved on 1 to ``max_ranks`` ranks. Raises ScheduleError if not."""
+    """Yield a row for each algorithm when it is proved on 1 to ``max_ranks`` ranks. Raises ScheduleError if not.
+
+    A job is one algorithm on one number of ranks, so that all cores work until the end. The longest come first: the
+    proofs by fingerprints, then the last algorithms of the table, on many ranks. Of several wrong schedules of an
+    algorithm the one on the fewest ranks is shown.
+    """
+    counted = COUNTED_FOR if max_ranks is None else range(1, max_ranks + 1)
     with workers() as pool:
-        # The last algorithms of the table take longest, so they start first and all cores end together.
-        jobs = [pool.submit(_prove_all, *names, max_ranks) for names in reversed(ALGORITHMS)]
-        for job in as_completed(jobs):
-            yield job.result()
+        large = {} if max_ranks is not None else {n: pool.submit(_prove_large, *n) for n in reversed(ALGORITHMS)}
+        jobs = {names: _submit_counted(pool, names, counted) for names in reversed(ALGORITHMS)}
+        of_job = {job: names for names, each in jobs.items() for job in each}
+        of_job |= {job: names for names, job in large.items()}
+        open_jobs = Counter(of_job.values())
+        for job in _with_progress(as_completed(of_job), len(of_job)):
+            names = of_job[job]
+            open_jobs[names] -= 1
+            if not open_jobs[names]:
+                schedules = sum(job.result() for job in jobs[names])
+                yield _proof_row(names, max(counted), schedules, large.get(names))
 
 
-def _prove_all(collective: str, algorithm: str, max_ranks: int | None) -> Row:
-    """Verify all variants of one algorithm, and return its row."""
+def _submit_counted(pool: "ProcessPoolExecutor", names: tuple[str, str], counted: Sequence[int]) -> list["Future[int]"]:
+    """Submit one algorithm's proofs on these numbers of ranks, the largest first; return them in ascending order."""
+    descending = [pool.submit(_prove_counted, *names, p) for p in sorted(counted, reverse=True)]
+    return descending[::-1]
+
+
+def _with_progress(jobs: Iterable["Future[int]"], count: int) -> Iterator["Future[int]"]:
+    """Yield the jobs, and say on standard error how many have ended, some seconds after it was said last."""
+    said = time.monotonic()
+    for ended, job in enumerate(jobs, 1):
+        if time.monotonic() > said + PROGRESS_SECONDS:
+            said = time.monotonic()
+            print(f"collectives: {ended} of {count} proofs", file=sys.stderr, flush=True)
+        yield job
+
+
+def _prove_counted(collective: str, algorithm: str, p: int) -> int:
+    """Verify all variants of one algorithm on p ranks, and return their number."""
+    number = 0
+    for schedule in variants(collective, algorithm, p):
+        verify(schedule)
+        number += 1
+    return number
+
+
+def _prove_large(collective: str, algorithm: str) -> int:
+    """Verify one algorithm by fingerprints, and return its number of ranks."""
     k = build(collective, algorithm, 16).k
     large = LARGE["p * p" if k == 256 else "p" if k >= 16 else "few"]
-    counted = COUNTED_FOR if max_ranks is None else range(1, max_ranks + 1)
-    schedules = 0
-    for schedule in (schedule for p in counted for schedule in variants(collective, algorithm, p)):
-        verify(schedule)
-        schedules += 1
-    if max_ranks is None:
-        verify(build(collective, algorithm, large))
-    row = {"collective": collective, "algorithm": algorithm, "max_ranks": max(counted), "schedules": schedules}
-    return row | {"fingerprints_at": large if max_ranks is None else None}
+    verify(build(collective, algorithm, large))
+    return large
+
+
+def _proof_row(names: tuple[str, str], most: int, schedules: int, large: "Future[int] | None") -> Row:
+    row = {"collective": names[0], "algorithm": names[1], "max_ranks": most, "schedules": schedules}
+    return row | {"fingerprints_at": None if large is None else large.result()}
 
 
 def _proof_line(row: Row) -> str:
