@@ -34,6 +34,11 @@ NEEDS = frozenset({"allowed", "sandbox"})
 # What the tests' own ranks do are tasks here, and in every process that the tests start.
 os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
 
+# A container may forbid bytecode. Each of the hundreds of processes that the tests start would compile all of torch
+# anew, for three seconds; and pytest all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell that starts the tests in its background has them ignore Ctrl-C, and every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
