@@ -1,10 +1,10 @@
 """The cache of compiled functions: a change in another file of the folder counts."""
 
-import os
-import subprocess
 import sys
 
 import pytest
+
+from command import finished
 
 CALLER = """
 from callee import inner
@@ -34,7 +34,7 @@ def test_a_change_in_a_called_function_of_another_file_is_seen(tmp_path):
         if not source.exists() or CALLEE.format(number) != source.read_text():
             source.write_text(CALLEE.format(number))
         command = [sys.executable, "caller.py"]
-        done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=True)
+        done = finished(command, cwd=tmp_path, check=True)
         return int(done.stdout), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbi")}
 
     first, cached = run(1)

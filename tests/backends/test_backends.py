@@ -21,7 +21,7 @@ from collectives.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
 from collectives.launch import gpus, launch, programs
 from collectives.launch.topology_file import topology_file
-from places import TASKS
+from places import PATIENCE, TASKS
 from sweep import each
 
 
@@ -32,7 +32,7 @@ def _cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checks(name: str, p: int) -> Counter[str]:
     """How many checks passed of each collective; any that failed fails here."""
-    events = launch("backend_cases", {"backend": name}, p, where=backend(name).launcher or "loopback", timeout=200)
+    events = launch("backend_cases", {"backend": name}, p, where=backend(name).launcher or "loopback", timeout=PATIENCE)
     assert [event["case"] for event in events if not event["ok"]] == []
     return Counter(event["case"].split()[0] for event in events)
 
@@ -66,7 +66,7 @@ def test_open_mpi_takes_the_algorithm_that_is_asked_for_and_else_its_own() -> No
     """Each adds in an order of its own, which shows in how sums of floats are rounded."""
     algorithms = ["ring", "default", "basic_linear", "recursive_doubling"]
     job = {"backend": "mpi", "do": "order", "algorithms": algorithms}
-    events = launch("backend_cases", job, 4, where="mpirun", timeout=60)
+    events = launch("backend_cases", job, 4, where="mpirun", timeout=PATIENCE)
     assert len(events) == 3 * len(algorithms)
     orders = {tuple(event["case"].split(": ")) for event in events if event["ok"]}
     assert {(algorithm, order) for algorithm, order in orders if algorithm != "default"} == {
@@ -195,7 +195,7 @@ def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.Monkey
             with pytest.raises(ImportError, match=f"^{name} is absent: {re.escape(missing)}$"):
                 act()
         with pytest.raises(ImportError, match=f"^{re.escape(missing)}$"):
-            launch("backend_cases", {}, 2, where=where, timeout=20)
+            launch("backend_cases", {}, 2, where=where, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])

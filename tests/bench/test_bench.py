@@ -21,7 +21,7 @@ from collectives.errors import explain
 from collectives.launch import launch
 from collectives.statistics import covered, median_interval
 from command import Capture, run
-from places import TASKS
+from places import PATIENCE, TASKS
 from sweep import each
 
 ROW = {
@@ -223,7 +223,7 @@ def test_a_row_names_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 says a second more than it took (tests/ranks/slow_rank.py)."""
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = Settings(ranks=3, algorithms=["ring"], bytes=[4], repetitions=3, warmups=0)
-    events = launch("slow_rank", {"measure": [settings.model_dump()]}, 3, timeout=60)
+    events = launch("slow_rank", {"measure": [settings.model_dump()]}, 3, timeout=PATIENCE)
     ((row,),) = (event["rows"] for event in events if "rows" in event)
     assert (row["slowest_rank"], row["low_us"] > 1e6) == (1, True)
 
@@ -241,12 +241,12 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
-    events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=60)
+    events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=PATIENCE)
     wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
     assert wrong["tree"] == 0
     assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
     once = settings.model_copy(update={"back_to_back": True})
-    events = launch("faulty", {"measure": [once.model_dump()]}, 4, timeout=60)
+    events = launch("faulty", {"measure": [once.model_dump()]}, 4, timeout=PATIENCE)
     wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
     assert wrong["tree"] == 0
     assert 4 * 200 < wrong["ring"] <= 4 * 256  # in the one call that is checked

@@ -13,7 +13,7 @@ from collectives.bench import Measurement, Row, Settings
 from collectives.bench.settings import group_by_launch
 from collectives.launch import RankError, launch
 from collectives_book.one_gpu import rows_of_report
-from places import TASKS
+from places import PATIENCE, TASKS
 from ranks import gpu_cases, gpu_check, gpu_parts
 from ranks.cut_cable import cut_cable
 
@@ -32,14 +32,14 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
     ranks = 3 if over == "gloo" else torch.cuda.device_count()
     settings = {"check": "algorithms", "over": over, "seconds": 1000}
-    events = launch("gpu_cases", settings, ranks, timeout=240)
+    events = launch("gpu_cases", settings, ranks, timeout=PATIENCE)
     found = [event for event in events if "cases" in event]
     assert found == [{"ranks": p, "cases": len(list(gpu_cases.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
 
 
 @pytest.mark.integration
 def test_groups_that_time_does_not_allow_are_left_out() -> None:
-    events = launch("gpu_cases", {"check": "algorithms", "over": "gloo", "seconds": 0}, 2, timeout=60)
+    events = launch("gpu_cases", {"check": "algorithms", "over": "gloo", "seconds": 0}, 2, timeout=PATIENCE)
     assert events == [{"ranks": p, "left_out": "half of 0 s were over"} for p in (1, 2)]
 
 
@@ -47,7 +47,7 @@ def test_groups_that_time_does_not_allow_are_left_out() -> None:
 @pytest.mark.parametrize(("task", "wrong"), [("gpu_cases", False), ("unreduced", True)])
 def test_training_is_the_same_over_ours(task: str, wrong: bool) -> None:
     """Over gloo's group; also where ours forgets to reduce (tests/ranks/unreduced.py), which it must find."""
-    (event,) = launch(task, {"check": "ddp", "over": "gloo"}, 2, timeout=60)
+    (event,) = launch(task, {"check": "ddp", "over": "gloo"}, 2, timeout=PATIENCE)
     assert (event["check"], event["wrong"] > 0) == ("ddp", wrong)
 
 
@@ -230,7 +230,7 @@ def test_ranks_that_do_not_come_to_the_cut_are_an_error() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_streams_and_messages_to_itself_on_one_gpu() -> None:
-    events = launch("gpu_cases", {"check": "one_gpu", "over": "nccl"}, 1, timeout=120)
+    events = launch("gpu_cases", {"check": "one_gpu", "over": "nccl"}, 1, timeout=PATIENCE)
     assert [(event["check"], event["wrong"]) for event in events if "check" in event] == [
         ("to_itself", 0),
         ("on_two_streams", 0),

@@ -1,12 +1,12 @@
 """The cells of a chapter that a reader sees run by themselves, one after the other, in the folder `chapters/`."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 from test_site import needs_site
 
+from command import finished
 from places import ROOT, script
 
 SHOWN = {page.stem: script("gates").shown(page.read_text("utf8")) for page in sorted((ROOT / "chapters").glob("*.md"))}
@@ -44,7 +44,5 @@ for page, cells in json.load(sys.stdin).items():
 def test_cells_that_are_copied_run_alone() -> None:
     """As a reader's own; what a cell before them has done that is not shown is not there."""
     command = [sys.executable, "-c", RUN]
-    done = subprocess.run(
-        command, cwd=ROOT / "chapters", input=json.dumps(CELLS), text=True, stdout=subprocess.PIPE, timeout=800
-    )
+    done = finished(command, cwd=ROOT / "chapters", given=json.dumps(CELLS), seconds=800)
     assert (done.returncode, done.stdout) == (0, "")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +20,7 @@ from collectives.cli.measure import FIELDS, settings
 from collectives.figures.player import player_data
 from collectives.launch import programs
 from collectives.schedule import Schedule
-from command import Capture, run
+from command import Capture, finished, run
 from places import ROOT
 
 HEAVY = ("torch", "pydantic", "matplotlib", "pandas", "numba", "psutil", "scipy", "yaml")
@@ -261,5 +260,5 @@ def test_what_is_not_needed_is_not_imported(words: str) -> None:
         f"try:\n    main({words.split()!r})\nexcept SystemExit:\n    pass\n"
         f"print('\\n' + json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", code], check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []

@@ -1,6 +1,5 @@
 """The verb ``export``: what it writes, where, and one line for what it cannot write."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from collectives.cli import main
 from collectives.formats import msccl
 from collectives.formats.prove import prove
+from command import finished
 
 Capture = pytest.CaptureFixture[str]
 
@@ -117,7 +117,7 @@ resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 print([main(["export", "all_reduce", "--to", "nccl-tuner", "--rows", path]) for path in sys.argv[1:]])
 """
     paths = [str(tmp_path / name) for name in ("zeros.parquet", "texts.parquet")]
-    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=60, check=False)
+    done = finished([sys.executable, "-c", code, *paths])
     assert (done.stdout, done.returncode) == ("[2, 2]\n", 0), done.stderr
     assert len(done.stderr.splitlines()) == 2
     assert all(path in line and "expected" in line for path, line in zip(paths, done.stderr.splitlines(), strict=True))

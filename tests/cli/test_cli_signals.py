@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from places import ROOT
+from command import PIPES, finished, started
+from places import PATIENCE, ROOT, comes_true
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -24,36 +27,39 @@ WORKING = {
     "calibrate": "calibrate --repetitions 10000",
 }
 CHILDREN = {"verify": 1, "simulate": 0, "bench": 2, "calibrate": 2}
-SECONDS = 60
 WAYS = [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143), ("SIGHUP", "hung up", 129)]
 
+AtWork = tuple[subprocess.Popen[str], list[psutil.Process]]
 
-def started(words: str, children: int, cwd: Path | None = None) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+
+@contextmanager
+def at_work(words: str, children: int, cwd: Path | None = None) -> Iterator[AtWork]:
     """A command that has started so many processes and is at work, and all that it started."""
-    pipe = subprocess.PIPE
-    command = subprocess.Popen([*COMMAND, *words.split()], stdout=pipe, stderr=pipe, text=True, cwd=cwd)
-    main, until = psutil.Process(command.pid), time.monotonic() + SECONDS
-    # With its processes there, or after so much of the processor's time, it is past its imports.
-    while len(main.children(recursive=True)) < children or sum(main.cpu_times()[:2]) < 3 * (not children):
-        assert command.poll() is None, command.stderr and command.stderr.read()
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    time.sleep(0.3)
-    return command, main.children(recursive=True)
+    with started([*COMMAND, *words.split()], **PIPES, cwd=cwd) as command:
+        main = psutil.Process(command.pid)
+
+        def begun() -> bool:
+            """With its processes there, or after so much of the processor's time, it is past its imports."""
+            assert command.poll() is None, command.stderr and command.stderr.read()
+            return len(main.children(recursive=True)) >= children and (children or sum(main.cpu_times()[:2]) >= 3)
+
+        assert comes_true(begun)
+        time.sleep(0.3)
+        yield command, main.children(recursive=True)
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=20)[1]
+    return not psutil.wait_procs(processes, timeout=PATIENCE)[1]
 
 
 @pytest.mark.parametrize(("how", "said", "code"), WAYS)
 @pytest.mark.parametrize("verb", each(WORKING, few=["simulate", "bench"]))
 def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, code: int) -> None:
-    command, below = started(WORKING[verb], CHILDREN[verb])
-    command.send_signal(getattr(signal, how))
-    _, err = command.communicate(timeout=SECONDS)
-    assert (command.returncode, err) == (code, f"collectives: {said}\n")
-    assert gone(below)
+    with at_work(WORKING[verb], CHILDREN[verb]) as (command, below):
+        command.send_signal(getattr(signal, how))
+        _, err = command.communicate(timeout=PATIENCE)
+        assert (command.returncode, err) == (code, f"collectives: {said}\n")
+        assert gone(below)
 
 
 @pytest.mark.usefixtures("sandbox")
@@ -66,21 +72,21 @@ def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
     student.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(temporary))
     (student / "ring.py").write_text("import time\n\ntime.sleep(60)\n")
-    command, below = started(f"grade-all {ROOT}/assignments/ring class --output grades", 2, tmp_path)
-    command.send_signal(getattr(signal, how))
-    _, err = command.communicate(timeout=SECONDS)
-    assert (command.returncode, err) == (code, f"collectives: {said}\n")
-    assert gone(below)
+    with at_work(f"grade-all {ROOT}/assignments/ring class --output grades", 2, tmp_path) as (command, below):
+        command.send_signal(getattr(signal, how))
+        _, err = command.communicate(timeout=PATIENCE)
+        assert (command.returncode, err) == (code, f"collectives: {said}\n")
+        assert gone(below)
     assert [file.name for file in (tmp_path / "grades").iterdir()] == ["secret.txt"]
     assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("verb", ["verify --all", "bench-simulator"])
 def test_workers_end_with_a_killed_parent(verb: str) -> None:
-    command, below = started(verb, 1)
-    command.kill()
-    command.communicate(timeout=SECONDS)
-    assert gone(below)
+    with at_work(verb, 1) as (command, below):
+        command.kill()
+        command.communicate(timeout=PATIENCE)
+        assert gone(below)
 
 
 def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +96,13 @@ def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path, monkeypat
     shutil.copy(source / "all-reduce-sweep.ipynb", tmp_path)
     shutil.copytree(source / "presets", tmp_path / "presets")
     words = "run all-reduce-sweep.ipynb -p repetitions=10000 -p backends=[p2p,gloo]"
-    command, below = started(words, 3, tmp_path)  # the kernel, and two ranks or more
-    command.send_signal(signal.SIGINT)
-    _, err = command.communicate(timeout=SECONDS)
-    assert command.returncode == 130
-    assert "Traceback" not in err
-    assert err.splitlines()[-1] == "collectives: interrupted"
-    assert gone(below)
+    with at_work(words, 3, tmp_path) as (command, below):  # the kernel, and two ranks or more
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(timeout=PATIENCE)
+        assert command.returncode == 130
+        assert "Traceback" not in err
+        assert err.splitlines()[-1] == "collectives: interrupted"
+        assert gone(below)
     assert not list(temporary.glob("collectives-*"))
 
 
@@ -104,7 +110,7 @@ def shell(line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
     """A line of bash in which C is the command; buffered, as it is for users."""
     own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = ["bash", "-c", f'C() {{ "{sys.executable}" -m collectives "$@"; }}; {line}']
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=cwd, env=own, check=False)
+    return finished(command, cwd=cwd, env=own)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collectives.cli import schedules
 from collectives.grid import grid
 from collectives.schedule import Schedule, Step
 from command import Capture, run, started
+from places import PATIENCE
 from test_schemas import kind
 
 DGX1 = ("--machine", "dgx1")
@@ -95,6 +96,6 @@ def test_a_signal_ends_the_solver_with_one_line(number: int, code: int, word: st
         while "solving" not in process.stderr.readline():
             pass
         os.kill(process.pid, number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert [each for each in err.splitlines() if "solving" not in each] == [f"collectives: {word}"]

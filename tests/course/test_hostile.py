@@ -1,12 +1,11 @@
 """An attack on the grader ends as one of the verdicts, costs its own criterion alone, and leaves nothing behind."""
 
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from collectives_course import assignment, sandbox
 from collectives_course.grade import grade
 from collectives_course.submission import Criterion, Submission, check_equal
+from command import started
 from course.hostile_rings import HOSTILE, Hostile
 from course.wrong import ASSIGNMENTS
 
@@ -112,14 +112,11 @@ def busy(cores: int, loops: int) -> Iterator[None]:
     """This process and its children on so many cores, beside so many endless loops there."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:cores])
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
-    try:
+    with ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, before)
+        for _ in range(loops):
+            stack.enter_context(started([sys.executable, "-c", "while True: pass"]))
         yield
-    finally:
-        os.sched_setaffinity(0, before)
-        for each in others:
-            each.kill()
-            each.wait()
 
 
 @pytest.mark.alone

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from collectives.cli import parser, verbs
 from collectives_course import assignment
 from collectives_course.nbgrader import export, with_regions
-from places import ROOT
+from places import PATIENCE, ROOT
 
 ASSIGNMENTS = ROOT / "assignments"
 SEED = 7
@@ -246,7 +246,7 @@ def test_the_notebook_gives_the_points_of_the_grader(tmp_path: Path, whose: str)
         (cell,) = (cell for cell in notebook.cells if cell.id == "file-1")
         cell.source = kept(cell.source, "raise NotImplementedError()")
     nbclient.NotebookClient(
-        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": path.parent}}
+        notebook, timeout=PATIENCE, allow_errors=True, resources={"metadata": {"path": path.parent}}
     ).execute()
     graded = [cell for cell in notebook.cells if cell.id.startswith("criterion-")]
     given = [float(out["data"]["text/plain"]) for cell in graded for out in cell.outputs if "data" in out]

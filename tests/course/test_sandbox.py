@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from collectives_course.grade import grade
 from collectives_course.sandbox import Limits, RankProcess
 from collectives_course.submission import Submission
 from collectives_course.verdict import Crashed, TimedOut
+from command import finished
 from course import test_hostile
 from course.hostile_rings import HOSTILE
 from course.wrong import ASSIGNMENTS
@@ -44,7 +44,7 @@ def probe() -> dict[str, Any]:
         typed = sandbox.command(REFERENCE, Limits(memory=512 << 20), 2, sandbox.FIRST_USER - 1, filter_fd)
         started = [*typed[: typed.index("-m")], "-c", PROBE.read_text()]
         environment = {"PATH": os.environ["PATH"]}
-        ran = subprocess.run(started, capture_output=True, text=True, timeout=60, pass_fds=[filter_fd], env=environment)
+        ran = finished(started, pass_fds=[filter_fd], env=environment)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
@@ -85,7 +85,7 @@ def test_another_user_than_root_grades_too(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}
     command = as_another_user(sys.executable, "-c", code)
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd="/")
+    ran = finished(command, env=environment, cwd="/")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [[], 100, ATTACKS]
 
@@ -267,7 +267,7 @@ def test_calls_that_nobody_needs_are_refused() -> None:
 def test_the_library_waits_by_the_same_call_on_every_machine_that_has_a_filter() -> None:
     code = "import platform, sys; from importlib import reload; from collectives.engine import system\n"
     code += "for platform.machine in [lambda name=name: name for name in sys.argv[1:]]: print(reload(system).FUTEX)"
-    printed = subprocess.check_output([sys.executable, "-c", code, *seccomp.MACHINES], text=True, timeout=100)
+    printed = finished([sys.executable, "-c", code, *seccomp.MACHINES], check=True).stdout
     assert [int(each) for each in printed.split()] == [seccomp.FUTEX[table] for table, _ in seccomp.MACHINES.values()]
 
 

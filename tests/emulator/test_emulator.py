@@ -20,8 +20,8 @@ from collectives.bench.settings import group_by_launch
 from collectives.emulator import Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, forks, launch, need_where
 from collectives.launch.cluster import launch_on
-from command import started
-from places import TASKS
+from command import PIPES, finished, having, started
+from places import PATIENCE, TASKS, comes_true
 
 pytestmark = pytest.mark.integration
 
@@ -38,21 +38,21 @@ def hosts(allowed: None) -> Iterator[Cluster]:
 
 def said(hosts: Cluster, host: int, *command: str) -> str:
     with hosts.popen(host, list(command), stdout=subprocess.PIPE) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     return str(out.decode())
 
 
 def is_gone(pid: int) -> bool:
-    """Within five seconds; a process that nobody has waited for yet is gone, too."""
-    for _ in range(100):
+    """Soon; a process that nobody has waited for yet is gone, too."""
+
+    def now() -> bool:
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
         except FileNotFoundError:
             return True
-        time.sleep(0.05)
-    return False
+
+    return comes_true(now)
 
 
 def networks() -> set[str]:
@@ -120,7 +120,7 @@ for _ in range(size):
 
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_what_is_sent_arrives(hosts: Cluster, ranks_per_host: int) -> None:
-    assert hosts.run([sys.executable, "-c", EXCHANGE], ranks_per_host=ranks_per_host, timeout=60) == 0
+    assert hosts.run([sys.executable, "-c", EXCHANGE], ranks_per_host=ranks_per_host, timeout=PATIENCE) == 0
 
 
 def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(allowed: None, tmp_path: Path) -> None:
@@ -140,14 +140,15 @@ def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(allowed: None,
 
 
 def test_the_first_failure_ends_the_others(hosts: Cluster) -> None:
-    assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || exit 3; sleep 1000'], timeout=60) == 3
-    assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || kill -9 $$; sleep 1000'], timeout=60) == 128 + signal.SIGKILL
-    assert hosts.run(["sh", "-c", "sleep 1000 & exit 0"], timeout=60) == 0
+    assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || exit 3; sleep 1000'], timeout=PATIENCE) == 3
+    assert (
+        hosts.run(["sh", "-c", 'test "$RANK" != 2 || kill -9 $$; sleep 1000'], timeout=PATIENCE) == 128 + signal.SIGKILL
+    )
+    assert hosts.run(["sh", "-c", "sleep 1000 & exit 0"], timeout=PATIENCE) == 0
     with pytest.raises(TimeoutError, match=r"sleep timed out after 0\.2 s"):
         hosts.run(["sleep", "1000"], timeout=0.2)
-    until = time.monotonic() + 5  # a killed process is there until the system has cleared it away
-    while "sleep" in (left := said(hosts, 1, "sh", "-c", "cat /proc/[0-9]*/comm; true")):
-        assert time.monotonic() < until, left
+    # A killed process is there until the system has cleared it away.
+    assert comes_true(lambda: "sleep" not in said(hosts, 1, "sh", "-c", "cat /proc/[0-9]*/comm; true"))
 
 
 TALK = """
@@ -159,7 +160,7 @@ LISTEN = "import socket; s = socket.create_server(('', 5000)); print(flush=True)
 
 def reaches(hosts: Cluster, source: int, target: str) -> bool:
     command = [sys.executable, "-S", "-c", TALK, target]
-    return hosts.popen(source, command, stderr=subprocess.DEVNULL).wait(timeout=60) == 0
+    return hosts.popen(source, command, stderr=subprocess.DEVNULL).wait(timeout=PATIENCE) == 0
 
 
 def test_a_cut_host_is_out_of_reach_until_it_is_healed(hosts: Cluster) -> None:
@@ -210,20 +211,20 @@ def test_ranks_that_lose_a_host_end_with_an_error_and_new_ones_work(hosts: Clust
         assert rank.stdout.readline() == b"ready\n"
     hosts.cut(2)
     for rank in ranks:
-        out, _ = rank.communicate(timeout=60)
+        out, _ = rank.communicate(timeout=PATIENCE)
         assert out.endswith(b"Error\n")
     hosts.heal(2)
-    assert hosts.run([sys.executable, "-c", EXCHANGE], timeout=60) == 0
+    assert hosts.run([sys.executable, "-c", EXCHANGE], timeout=PATIENCE) == 0
 
 
 def test_ranks_live_there_and_a_failing_one_is_named(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     job = {"do": "environment", "name": "NCCL_ALGO"}
-    events = launch("unwell", job, 4, where=f"{WHERE},2", timeout=60, environment={"NCCL_ALGO": "Tree"})
+    events = launch("unwell", job, 4, where=f"{WHERE},2", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
     expected = [["Tree", "0"], ["Tree", "1"]] * 2
     assert [event["everyone"] for event in events if "everyone" in event] == [expected]
     with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 1") as caught:
-        launch("unwell", {"do": "raise", "rank": 1}, 2, where=WHERE, timeout=60)
+        launch("unwell", {"do": "raise", "rank": 1}, 2, where=WHERE, timeout=PATIENCE)
     assert "ValueError: a bug on purpose" in str(caught.value)
 
 
@@ -248,9 +249,9 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
     monkeypatch.setenv("MARK", str(tmp_path))
     seen: list[dict[str, Any]] = []
     for nth in (1, 2):
-        events = launch_on(hosts, "counted", {}, 2, timeout=60, on_event=seen.append)
+        events = launch_on(hosts, "counted", {}, 2, timeout=PATIENCE, on_event=seen.append)
         servers = {each.process.pid for each in forks._servers.values()}
-        assert set(marked_processes(str(tmp_path))) <= servers
+        assert set(having("MARK", str(tmp_path))) <= servers
         assert events == seen[-1:]
         assert len((tmp_path / "imported").read_text().split()) == nth
     ranks, directories, *namespaces = zip(*seen[-1]["everyone"], strict=True)
@@ -273,7 +274,7 @@ def test_a_host_that_cannot_be_entered_is_named(hosts: Cluster, monkeypatch: pyt
         gone.wait()
     monkeypatch.setattr(hosts, "pids", [*hosts.pids[:3], gone.pid])
     with pytest.raises(RankError, match=r"^rank 3 of 4 ended with exit code 1; .*\n.*No such file or directory"):
-        launch_on(hosts, "unwell", {"do": "nothing"}, timeout=60, on_event=lambda _: None)
+        launch_on(hosts, "unwell", {"do": "nothing"}, timeout=PATIENCE, on_event=lambda _: None)
 
 
 def test_collectives_are_right_there(allowed: None) -> None:
@@ -310,14 +311,14 @@ def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
 def test_a_failing_rank_of_mpirun_s_is_named(allowed: None, monkeypatch: pytest.MonkeyPatch, do: str, how: str) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     with pytest.raises(RankError, match=rf"^rank 1 of 2 {how}") as caught:
-        launch("unwell", {"do": do, "rank": 1, "later": 10}, 2, where=f"{WHERE},1,mpirun", timeout=60)
+        launch("unwell", {"do": do, "rank": 1, "later": 10}, 2, where=f"{WHERE},1,mpirun", timeout=PATIENCE)
     assert ("ValueError: a bug on purpose" in str(caught.value)) == (do == "raise")
 
 
 def test_mpirun_s_ranks_know_their_place(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     job = {"do": "environment", "name": "NCCL_ALGO"}
-    events = launch("unwell", job, 4, where=f"{WHERE},2,mpirun", timeout=60, environment={"NCCL_ALGO": "Tree"})
+    events = launch("unwell", job, 4, where=f"{WHERE},2,mpirun", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
     expected = [["Tree", "0"], ["Tree", "1"]] * 2
     assert [event["everyone"] for event in events if "everyone" in event] == [expected]
 
@@ -340,27 +341,15 @@ def test_nothing_is_left_of_mpirun_when_its_launcher_is_killed(
         assert launcher.stdout is not None
         assert "pids" in launcher.stdout.readline().decode()
         assert "child" in launcher.stdout.readline().decode()
-        marked = marked_processes(str(tmp_path))
+        marked = having("MARK", str(tmp_path))
         assert len(marked) > 8  # on each host its first process, a daemon, a rank and its child
         ours = {os.readlink(f"/proc/{pid}/ns/net") for pid in marked} - {os.readlink("/proc/self/ns/net")}  # noqa: PTH115
         assert len(ours) == 2
         launcher.kill()
-    assert all(is_gone(pid) for pid in marked)
-    assert not ours & networks()
-    assert list(tmp_path.iterdir()) == []
-    assert not list(Path("/dev/shm").glob("ompi.*"))
-
-
-def marked_processes(mark: str) -> list[int]:
-    """Processes on this machine that have inherited the variable MARK."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"MARK={mark}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue  # it has just ended
-    return found
+        assert all(is_gone(pid) for pid in marked)
+        assert not ours & networks()
+        assert list(tmp_path.iterdir()) == []
+        assert not list(Path("/dev/shm").glob("ompi.*"))
 
 
 PARENT = """
@@ -387,9 +376,9 @@ def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals
         assert len(ours) == 3
         assert ours <= networks()
         launcher.send_signal(how)
-        assert launcher.wait(timeout=20) != 0
-    assert all(is_gone(pid) for pid in pids)
-    assert not ours & networks()
+        assert launcher.wait(timeout=PATIENCE) != 0
+        assert all(is_gone(pid) for pid in pids)
+        assert not ours & networks()
     assert Path("/proc/self/mounts").read_text() == mounts
     assert os.listdir("/sys/class/net") == interfaces  # noqa: PTH208
     assert Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text() == allowed_before
@@ -413,9 +402,7 @@ def test_a_launcher_that_is_killed_while_it_starts_changes_nothing_for_the_syste
             time.sleep(0.01)
         launcher.kill()
         assert launcher.communicate()[1] == b""
-    until = time.monotonic() + 10
-    while left := marked_processes(str(tmp_path)):
-        assert time.monotonic() < until, left
+        assert comes_true(lambda: not having("MARK", str(tmp_path)))
     after = setting.read_text()
     if after != before:
         setting.write_text(before)
@@ -430,14 +417,13 @@ def test_the_command_ends_at_once_when_it_is_asked_to(
 ) -> None:
     monkeypatch.setenv("MARK", str(tmp_path))
     command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", "echo here; sleep 1000"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with started(command, **pipes, text=True, start_new_session=True) as asked:
+    with started(command, **PIPES) as asked:
         assert asked.stdout.readline() == asked.stdout.readline() == "here\n"
         os.killpg(asked.pid, how)  # as a terminal does
-        _, said = asked.communicate(timeout=60)
-    assert asked.returncode == code
-    assert said == told if told else len(said.splitlines()) <= 1
-    assert marked_processes(str(tmp_path)) == []
+        _, said = asked.communicate(timeout=PATIENCE)
+        assert asked.returncode == code
+        assert said == told if told else len(said.splitlines()) <= 1
+        assert having("MARK", str(tmp_path)) == []
 
 
 def test_hosts_end_with_the_fabric_and_the_launcher_is_told(allowed: None) -> None:
@@ -470,7 +456,7 @@ def test_user_namespaces_do_without_root(allowed: None, without: list[str]) -> N
         pytest.skip("user namespaces are not allowed here")
     script = f"hostname; getent hosts $(hostname); {sys.executable} -c '{CONGESTION}'"
     command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", script]
-    done = subprocess.run([*without, *command], capture_output=True, text=True, timeout=60, check=False)
+    done = finished([*without, *command])
     assert done.returncode == 0, done.stderr
     expected = ["10.77.0.1", "10.77.0.2", "cubic", "cubic", "host0", "host0", "host1", "host1"]
     assert sorted(done.stdout.split()) == expected
@@ -488,7 +474,7 @@ dist.destroy_process_group()
 def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(hosts: Cluster, tmp_path: Path) -> None:
     (tmp_path / "average.py").write_text(AVERAGE)
     command = f"{sys.executable} {tmp_path}/average.py >{tmp_path}/printed.$RANK 2>&1"
-    assert hosts.run(["sh", "-c", command], timeout=60) == 0
+    assert hosts.run(["sh", "-c", command], timeout=PATIENCE) == 0
     assert [(tmp_path / f"printed.{rank}").read_text() for rank in range(4)] == [""] * 4
 
 
@@ -496,7 +482,7 @@ def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(hosts: Cl
 @pytest.mark.extended
 def test_the_command_checks_itself(allowed: None) -> None:
     command = [*COMMAND, "--hosts", "3", "--rate", "5MB/s", "--check", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    done = finished(command, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["what"] for row in rows][:3] == ["round trip", "one way", "all to one"]
     assert all(row["measured"] > 0 and row["hosts"] == 3 for row in rows)
@@ -524,7 +510,7 @@ def test_without_a_device_there_is_one_line(allowed: None) -> None:
     user = ["--user", "--map-root-user"] if os.geteuid() else []
     hidden = ["unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh"]
     command = [*hidden, sys.executable, "-m", "collectives", *BENCH]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = finished(command)
     (line,) = done.stderr.splitlines()
     assert line.startswith("collectives: cannot open /dev/net/tun (No such file or directory): ")
     assert done.returncode == 1

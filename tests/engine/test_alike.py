@@ -13,7 +13,7 @@ from collectives.bench import Settings, bench
 from collectives.engine.program import is_straight
 from collectives.launch import launch
 from collectives.machine import machine, presets
-from places import TASKS
+from places import PATIENCE, TASKS
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -27,7 +27,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
         patch.setenv("COLLECTIVES_MACHINE", "textbook")
         settings = {"folder": str(tmp_path_factory.mktemp("machines"))}
-        events = launch("alike_cases", settings, request.param, timeout=200)
+        events = launch("alike_cases", settings, request.param, timeout=PATIENCE)
     assert all(len(event["seen"]) == request.param for event in events)
     return {event["case"]: event["seen"] for event in events}
 

@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from command import PIPES, started
+from places import PATIENCE
+
 pytestmark = pytest.mark.integration
 
-LIMIT = 90.0  # seconds, of which importing torch takes most; the group's own timeout is an hour
 RANK = """
 import json, sys, threading, time
 from datetime import timedelta
@@ -42,51 +45,41 @@ if do == "leave":
         raise SystemExit(0)
 else:
     dist.destroy_process_group()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 100
     while [sockets(), threading.active_count()] != counts and time.monotonic() < until:
         time.sleep(0.001)  # and then leave at once, which may not abort the process
     print(json.dumps([counts, [sockets(), threading.active_count()]]))
 """
 
 
-def ranks(do: str, folder: Path) -> list[subprocess.Popen[str]]:
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
+@contextmanager
+def ranks(do: str, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two of them, whose group has a timeout of an hour: what waits for it hangs."""
     command = [sys.executable, "-c", RANK]
-    return [subprocess.Popen([*command, str(rank), str(folder / "store"), do], **pipes) for rank in range(2)]
-
-
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.kill()
-        process.communicate()
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                started([*command, str(rank), str(folder / "store"), do], stdin=subprocess.PIPE, **PIPES)
+            )
+            for rank in range(2)
+        ]
 
 
 def test_destroying_the_default_group_leaves_no_socket_and_no_thread(tmp_path: Path) -> None:
-    processes = ranks("destroy", tmp_path)
-    try:
+    with ranks("destroy", tmp_path) as processes:
         for process in processes:
-            out, err = process.communicate(timeout=LIMIT)
+            out, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, err
             before, after = json.loads(out)
             assert after == before
-    finally:
-        finish(processes)
 
 
 def test_a_program_ends_although_a_call_in_the_background_waits_for_ever(tmp_path: Path) -> None:
-    first, second = ranks("leave", tmp_path)
-    try:
+    with ranks("leave", tmp_path) as (first, second):
         assert second.stdout
         assert second.stdout.readline() == "ready\n"
         try:
-            _, err = first.communicate(timeout=LIMIT)
+            _, err = first.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             pytest.fail("rank 0 waits for a call that rank 1 never makes")
         assert first.returncode == 0, err
-    finally:
-        finish([first, second])

@@ -1,7 +1,6 @@
 """The compiled loop against torch: the same bits."""
 
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from collectives.contracts import REDUCING
 from collectives.engine.compile import plan
 from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span, Wait
 from collectives.engine.reduce import divide, reduce, refusal
+from command import finished
 
 pytestmark = pytest.mark.integration
 
@@ -122,7 +122,7 @@ with warnings.catch_warnings(record=True) as said:
 @pytest.mark.parametrize("code", ["ENOSYS", "EBADF"])  # NFS: an exclusive lock on a file that is open for reading
 def test_a_file_system_without_locks_does_not_prevent_the_import(code: str) -> None:
     command = [sys.executable, "-c", NO_LOCKS, code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = finished(command)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 

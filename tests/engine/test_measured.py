@@ -12,7 +12,7 @@ from collectives.autotune import MEASURED
 from collectives.engine import probe
 from collectives.launch import launch
 from collectives.machine import Machine
-from places import TASKS
+from places import PATIENCE, TASKS
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def seen(p: int, where: str = "loopback") -> dict[str, list[Any]]:
     """What each rank saw, by case."""
-    return {event["case"]: event["seen"] for event in launch("measured_cases", {}, p, where=where, timeout=120)}
+    return {event["case"]: event["seen"] for event in launch("measured_cases", {}, p, where=where, timeout=PATIENCE)}
 
 
 class OpeningLink(probe.Pair):

@@ -8,7 +8,7 @@ import pytest
 from collectives.engine import handshake, transport
 from collectives.launch import launch
 from collectives.launch.address import reachable
-from places import TASKS
+from places import PATIENCE, TASKS
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +21,7 @@ def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
         patch.setenv(transport.VARIABLE, request.param)
         patch.syspath_prepend(TASKS)
         patch.setenv("PYTHONPATH", str(TASKS), prepend=":")
-        events = launch("mesh_cases", {}, RANKS, timeout=120)
+        events = launch("mesh_cases", {}, RANKS, timeout=PATIENCE)
     return {event["case"]: event["seen"] for event in events}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from collectives.algorithms import executable
 from collectives.launch import launch
-from places import TASKS
+from places import PATIENCE, TASKS
 
 pytestmark = pytest.mark.integration
 ALGORITHMS = sum(collective == "all_reduce" for collective, _ in executable())
@@ -19,6 +19,6 @@ def test_all_reduces_with_one_more(what: str, transport: str, ops: int, monkeypa
     monkeypatch.syspath_prepend(TASKS)
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     monkeypatch.setenv("COLLECTIVES_TRANSPORT", transport)
-    events = launch("newcomer", {"what": what}, 3, timeout=120)
+    events = launch("newcomer", {"what": what}, 3, timeout=PATIENCE)
     assert len(events) == ops * ALGORITHMS
     assert [event["case"] for event in events if not event["ok"]] == []

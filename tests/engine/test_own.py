@@ -10,7 +10,7 @@ from collectives.algorithms import own
 from collectives.engine import transport
 from collectives.launch import launch
 from collectives.verify import verify
-from places import TASKS
+from places import PATIENCE, TASKS
 from ranks import own_cases
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ RANKS = 4
 def said(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], **options: Any) -> list[Any]:
     monkeypatch.syspath_prepend(TASKS)
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=":")
-    (event,) = launch("own_cases", settings, RANKS, timeout=120, **options)
+    (event,) = launch("own_cases", settings, RANKS, timeout=PATIENCE, **options)
     return list(event["said"])
 
 

@@ -5,9 +5,7 @@ import ctypes
 import fcntl
 import os
 import re
-import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -20,7 +18,8 @@ from collectives.algorithms import build
 from collectives.engine import segment, transport
 from collectives.launch import launch
 from collectives.schedule import Schedule
-from places import TASKS
+from command import finished
+from places import PATIENCE, TASKS
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -59,7 +58,7 @@ def test_another_user_gets_no_memory_and_a_rank_gets_it_all_the_same() -> None:
         giver.start()
         assert _as_nobody(lambda: _said_to_a_stranger(name)) == 0
         taken = segment._take(name, SECOND)
-        giver.join(10)
+        giver.join(PATIENCE)
         both = [ctypes.c_int64.from_address(each.address) for each in (given[0], taken)]
         both[0].value = 7
         assert both[1].value == 7
@@ -76,7 +75,7 @@ def test_strangers_that_fill_the_queue_keep_no_rank_from_the_memory() -> None:
         taker.start()
         taker.join(0.2)  # it waits in the queue
         segment._give(listener, FIRST)
-        taker.join(10)
+        taker.join(PATIENCE)
         assert taken
 
 
@@ -95,7 +94,7 @@ def _filled(name: bytes) -> int:
 def _said_to_a_stranger(name: bytes) -> int:
     """How many bytes and descriptors the first rank of a host passes to this process."""
     with socket.socket(socket.AF_UNIX) as asked:
-        asked.settimeout(10)
+        asked.settimeout(PATIENCE)
         asked.connect(name)
         said, descriptors, *_ = socket.recv_fds(asked, 1, 1)
         return len(said) + len(descriptors)
@@ -143,7 +142,7 @@ def test_another_value_of_the_variable_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_three_ranks_exchange_messages_of_random_sizes(tasks: None) -> None:
-    (event,) = launch("shared_cases", {"do": "stress", "with": {"calls": 300}}, 3, timeout=120)
+    (event,) = launch("shared_cases", {"do": "stress", "with": {"calls": 300}}, 3, timeout=PATIENCE)
     assert event["seen"] == [True] * 3
 
 
@@ -190,12 +189,7 @@ def test_where_memory_is_refused_tcp_serves_and_a_warning_says_why() -> None:
 def _ranks(*arguments: str) -> dict[int, str]:
     """What each rank says at last."""
     command = [sys.executable, str(TASKS / "shared_cases.py"), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
-        try:
-            out, _ = running.communicate(timeout=100)
-        finally:
-            if running.poll() is None:
-                os.killpg(running.pid, signal.SIGKILL)
+    out = finished(command).stdout
     return {int(rank): said for rank, said in re.findall(r"^rank (\d): (.*)$", out, re.MULTILINE)}
 
 
@@ -205,7 +199,7 @@ def test_only_what_goes_to_another_host_crosses_the_network(
 ) -> None:
     """The bytes that hosts count, with 0 to 5 % of headers, are those that the schedule sends to other hosts."""
     wanted = {"do": "bytes", "with": {"n": N, "algorithm": algorithm}}
-    (event,) = launch("shared_cases", wanted, hosts * each, where=f"{NETWORK},{each}", timeout=120)
+    (event,) = launch("shared_cases", wanted, hosts * each, where=f"{NETWORK},{each}", timeout=PATIENCE)
     crossing = _between_hosts(build("all_reduce", algorithm, hosts * each, ranks_per_node=each), each)
     for rank, seen in enumerate(event["seen"]):
         assert crossing <= seen["eth0"] <= 1.05 * crossing, (rank, seen)
@@ -225,6 +219,6 @@ def _between_hosts(schedule: Schedule, each: int) -> float:
 def test_over_tcp_the_loopback_counts_the_rest(tasks: None, allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(transport.VARIABLE, transport.TCP)
     wanted = {"do": "bytes", "with": {"n": N, "algorithm": "ring"}}
-    (event,) = launch("shared_cases", wanted, 4, where=f"{NETWORK},2", timeout=120)
+    (event,) = launch("shared_cases", wanted, 4, where=f"{NETWORK},2", timeout=PATIENCE)
     each_edge = _between_hosts(build("all_reduce", "ring", 4), 2)  # of a ring, those within a host carry as much
     assert all(seen["over"] == transport.TCP and each_edge <= seen["lo"] for seen in event["seen"])

@@ -1,14 +1,13 @@
 """The examples run under torchrun and on emulated hosts, and what they train equals gloo's result and one process's."""
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from collectives.emulator import cluster
-from places import ROOT
+from command import finished
+from places import PATIENCE, ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +25,7 @@ def need_equality(said: str) -> None:
 @pytest.mark.parametrize(("program", "algorithm"), [("ddp", "two_tree"), ("fsdp2", "ring")])
 def test_four_ranks_train_as_gloo_does(program: str, algorithm: str) -> None:
     command = [*TORCHRUN, "4", str(ROOT / "examples" / f"{program}.py"), "--algorithm", algorithm]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = finished(command)
     assert done.returncode == 0, done.stderr
     assert f" on 4 ranks by {algorithm}: " in done.stdout
     need_equality(done.stdout)
@@ -40,7 +39,7 @@ def test_eight_emulated_hosts_train_as_gloo_does(
     command = [sys.executable, str(ROOT / "examples" / f"{program}.py")]
     chosen = {"COLLECTIVES_ALGORITHM": algorithm, "OMP_NUM_THREADS": "1"}
     with cluster(8, "1ms", "100MB/s") as hosts:
-        assert hosts.run(command, timeout=240, environment=chosen) == 0
+        assert hosts.run(command, timeout=PATIENCE, environment=chosen) == 0
     said = capfd.readouterr().out
     assert f" on 8 ranks by {algorithm}: " in said
     need_equality(said)
@@ -49,6 +48,6 @@ def test_eight_emulated_hosts_train_as_gloo_does(
 @pytest.mark.extended
 def test_the_cost_of_a_step_is_measured() -> None:
     command = [*TORCHRUN, "2", str(ROOT / "examples/step_cost.py"), "--width", "8", "--steps", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ)
+    done = finished(command)
     assert done.returncode == 0, done.stderr
     assert re.search(r"collectives \(auto\) to gloo: \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)\n$", done.stdout)

@@ -1,7 +1,6 @@
 """Reading MSCCL XML: both dialects, and one clear line for every file that is no program."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from collectives.formats import msccl
 from collectives.formats.prove import Report, prove
+from command import finished
 from formats.programs import PROGRAMS, chain, do, gather_ring, ring, xml
 
 RING = ring(3)
@@ -149,7 +149,5 @@ from collectives.cli import main
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 print([main(["verify", path]) for path in sys.argv[1:]], file=sys.stderr)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = finished([sys.executable, "-c", code, *paths])
     assert done.stderr.endswith(f"{[code for _, code in large_programs().values()]}\n"), done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 from test_launch import nobody_has
 
 from collectives.launch import forks, launch
-from places import TASKS
+from command import finished
+from places import PATIENCE, TASKS
 
 pytestmark = [
     pytest.mark.integration,
@@ -38,7 +38,7 @@ def server(environment: dict[str, str] | None = None) -> int:
 def own_module(folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     (folder / "my_ranks.py").write_text(f"SAID = {said!r}\n{MINE}")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    events = launch("my_ranks", {}, 3, timeout=60)
+    events = launch("my_ranks", {}, 3, timeout=PATIENCE)
     return next(event["said"] for event in events if "said" in event)
 
 
@@ -55,7 +55,7 @@ def test_a_server_that_was_killed_is_replaced(is_reaped: bool, monkeypatch: pyte
     killed = server()
     os.kill(killed, signal.SIGKILL)
     os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT * (not is_reaped))
-    events = launch("unwell", {"do": "nothing"}, 2, timeout=60)
+    events = launch("unwell", {"do": "nothing"}, 2, timeout=PATIENCE)
     assert len(next(event["pids"] for event in events if "pids" in event)) == 2
     assert server() != killed
 
@@ -72,13 +72,13 @@ def test_an_edited_module_is_read_anew_and_ranks_draw_their_own_numbers(
 
 ENDING = """
 from collectives.launch import launch
-launch("unwell", {"do": "nothing"}, 2, timeout=60)
+launch("unwell", {"do": "nothing"}, 2, timeout=200)
 print("done", flush=True)
 """
 
 
 def test_a_server_ends_with_its_process(tmp_path: Path) -> None:
     own = os.environ | {"PYTHONPATH": os.pathsep.join([str(TASKS), *sys.path]), "OWN": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", ENDING], env=own, capture_output=True, timeout=100)
-    assert (done.stdout, done.stderr) == (b"done\n", b"")
-    assert nobody_has(f"OWN={tmp_path}")
+    done = finished([sys.executable, "-W", "error", "-c", ENDING], env=own)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+    assert nobody_has("OWN", str(tmp_path))

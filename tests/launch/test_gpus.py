@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import fake_gpus
 from collectives.launch import gpus, launch, need_where
 from command import run, started
-from places import TASKS
+from places import PATIENCE, TASKS, comes_true
 
 pytestmark = pytest.mark.integration  # a guard of ours is a Python process
 
@@ -186,12 +185,9 @@ def test_mps_ends_with_its_launcher_however_that_ends(how: signal.Signals, daemo
         assert len(fake_gpus.running(daemons)) == 1
         assert folder.is_dir()
         launcher.send_signal(how)
-        launcher.wait(20)
-    until = time.monotonic() + 20
-    while (fake_gpus.running(daemons) or folder.exists()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert fake_gpus.running(daemons) == []
-    assert not folder.exists()
+        launcher.wait(PATIENCE)
+        assert comes_true(lambda: not fake_gpus.running(daemons))
+        assert comes_true(lambda: not folder.exists())
 
 
 @pytest.mark.parametrize("where", ["slurm", "mpirun", "cluster:5ms,25MB/s,mpirun"])
@@ -210,7 +206,7 @@ def test_ranks_on_loopback_get_it(
 ) -> None:
     daemons = fake_gpus.install(tmp_path, monkeypatch, gpus=count)
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-    events = launch("environments", {"names": NAMES}, 3, timeout=60, share_gpus=True)
+    events = launch("environments", {"names": NAMES}, 3, timeout=PATIENCE, share_gpus=True)
     shared = [(f"rank{rank}", "lo", "0", "2", "1") for rank in range(3)]
     assert events == [{"environments": [*map(list, shared)] if count == 1 else [[None] * 5] * 3}]
     assert (daemons.read_text() != "", fake_gpus.running(daemons)) == (count == 1, [])
@@ -227,7 +223,7 @@ def test_ranks_on_emulated_hosts_get_it(tmp_path: Path, monkeypatch: pytest.Monk
     settings = {"names": [*NAMES, "NCCL_MULTI_RANK_GPU_ENABLE"], "exists": str(seen)}
     seen.touch()
     try:
-        events = launch("environments", settings, 4, where="cluster:1ms,100MB/s,2", timeout=60, share_gpus=True)
+        events = launch("environments", settings, 4, where="cluster:1ms,100MB/s,2", timeout=PATIENCE, share_gpus=True)
     finally:
         seen.unlink()
     each = [[f"host{rank // 2}", "eth0", "0", "2", "1", "1"] for rank in range(4)]
@@ -289,8 +285,5 @@ def test_what_runs_on_a_host_ends_with_its_launcher(
         ranks = [int(launcher.stdout.readline()) for _ in range(2)]
         assert all(Path(f"/proc/{pid}").exists() for pid in ranks)
         launcher.send_signal(how)
-        launcher.wait(20)
-    until = time.monotonic() + 20
-    while any(map(fake_gpus.lives, ranks)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(fake_gpus.lives, ranks))
+        launcher.wait(PATIENCE)
+        assert comes_true(lambda: not any(map(fake_gpus.lives, ranks)))

@@ -16,8 +16,8 @@ from collectives.emulator import allowed
 from collectives.launch import RankError, driver, launch
 from collectives.launch.channel import Channel
 from collectives.processes import end, last_lines, start, supervise
-from command import started
-from places import TASKS
+from command import finished, having, started
+from places import PATIENCE, TASKS, comes_true
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -32,12 +32,8 @@ def _unwell_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Within five seconds (a killed process takes a moment to be reaped by init)."""
-    for _ in range(100):
-        if is_gone_now(pid):
-            return True
-        time.sleep(0.05)
-    return False
+    """Soon: a killed process takes a moment to be reaped by init."""
+    return comes_true(lambda: is_gone_now(pid))
 
 
 def is_gone_now(pid: int) -> bool:
@@ -50,28 +46,13 @@ def is_gone_now(pid: int) -> bool:
 
 
 def is_empty(folder: Path) -> bool:
-    """Within ten seconds: an orphaned mpirun clears away what it had after its launcher has gone."""
-    for _ in range(200):
-        if not list(folder.iterdir()):
-            return True
-        time.sleep(0.05)
-    return False
+    """Soon: an orphaned mpirun clears away what it had after its launcher has gone."""
+    return comes_true(lambda: not list(folder.iterdir()))
 
 
-def nobody_has(variable: str) -> bool:
-    """Within ten seconds no process on this machine has this in its environment: the command itself has gone, too."""
-    for _ in range(200):
-        if not any(variable in environment(path) for path in Path("/proc").glob("[0-9]*/environ")):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def environment(path: Path) -> list[str]:
-    try:
-        return path.read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # gone by now, or another user's
-        return []
+def nobody_has(variable: str, value: str) -> bool:
+    """Soon no process on this machine has this in its environment: the command itself has gone, too."""
+    return comes_true(lambda: not having(variable, value))
 
 
 def pids(events: list[dict[str, list[int]]]) -> list[int]:
@@ -79,7 +60,7 @@ def pids(events: list[dict[str, list[int]]]) -> list[int]:
 
 
 def test_events_of_rank_0_come_back_in_order() -> None:
-    events = launch("unwell", {"do": "nothing"}, 3, timeout=60)
+    events = launch("unwell", {"do": "nothing"}, 3, timeout=PATIENCE)
     assert len(set(pids(events))) == 3
     assert all(is_gone(pid) for pid in pids(events))
 
@@ -88,20 +69,20 @@ def test_events_of_rank_0_come_back_in_order() -> None:
 def test_a_failing_rank_is_named_with_its_last_lines(rank: int) -> None:
     seen: list[dict[str, list[int]]] = []
     with pytest.raises(RankError, match=rf"rank {rank} of 3 ended with exit code 1") as caught:
-        launch("unwell", {"do": "raise", "rank": rank}, 3, timeout=60, on_event=seen.append)
+        launch("unwell", {"do": "raise", "rank": rank}, 3, timeout=PATIENCE, on_event=seen.append)
     assert "ValueError: a bug on purpose" in str(caught.value)
     assert all(is_gone(pid) for pid in pids(seen))
 
 
 def test_a_killed_rank_is_named() -> None:
     with pytest.raises(RankError, match="rank 1 of 3 was killed by SIGKILL"):
-        launch("unwell", {"do": "killed", "rank": 1}, 3, timeout=60)
+        launch("unwell", {"do": "killed", "rank": 1}, 3, timeout=PATIENCE)
 
 
 def test_the_children_of_a_rank_that_has_failed_are_ended() -> None:
     seen: list[dict[str, int]] = []
     with pytest.raises(RankError, match="rank 0 of 2 ended with exit code 1"):
-        launch("unwell", {"do": "orphan", "rank": 0}, 2, timeout=60, on_event=seen.append)
+        launch("unwell", {"do": "orphan", "rank": 0}, 2, timeout=PATIENCE, on_event=seen.append)
     (child,) = (event["child"] for event in seen if "child" in event)
     assert is_gone(child)
 
@@ -180,14 +161,14 @@ def test_the_rank_that_failed_is_named_although_its_peer_ends_first(peer: str, f
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
     said = r"^rank 1 of 3 did not answer the others\nrank [02] of 3 ended with exit code 1; its last lines:"
     with pytest.raises(RankError, match=said):
-        launch("unwell", {"do": "mute", "rank": 1}, 3, timeout=60)
+        launch("unwell", {"do": "mute", "rank": 1}, 3, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
 def test_ranks_start_where_standard_streams_are_closed(closed: str) -> None:
-    code = 'from collectives.launch import launch; print(launch("unwell", {"do": "nothing"}, 2, timeout=60))'
+    code = 'from collectives.launch import launch; print(launch("unwell", {"do": "nothing"}, 2, timeout=200))'
     command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = finished(command)
     assert "pids" in done.stdout, done.stderr
 
 
@@ -196,7 +177,7 @@ def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: 
     seen: list[dict[str, str]] = []
     job = {"do": "leave", "rank": 1, "algorithm": algorithm}
     with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 3"):
-        launch("unwell", job, 2, timeout=60, on_event=seen.append)
+        launch("unwell", job, 2, timeout=PATIENCE, on_event=seen.append)
     (error,) = (event["error"] for event in seen if "error" in event)
     assert re.match(
         rf"all_reduce by {algorithm} failed on rank 0, in step \d, (sending to|receiving from) rank 1: ", error
@@ -207,7 +188,7 @@ def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: 
 def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:") as caught:
-        launch("unwell", {"do": "raise", "rank": 2}, 3, where=where, timeout=60, on_event=seen.append)
+        launch("unwell", {"do": "raise", "rank": 2}, 3, where=where, timeout=PATIENCE, on_event=seen.append)
     assert "ValueError: a bug on purpose" in str(caught.value)
     assert f"\n{where} ended with exit code" in str(caught.value)
     assert all(is_gone(pid) for pid in pids(seen))
@@ -222,21 +203,21 @@ def test_the_first_rank_that_fails_is_named_although_its_report_is_read_late(mon
 
     monkeypatch.setattr(driver, "Heard", late)
     with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:"):
-        launch("unwell", {"do": "raise", "rank": 2}, 3, where="mpirun", timeout=60)
+        launch("unwell", {"do": "raise", "rank": 2}, 3, where="mpirun", timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("where", each(COMMANDS, few=["mpirun"]))
 def test_a_killed_rank_ends_the_command_and_all_others(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     with pytest.raises(RankError, match=rf"{where} ended with exit code \d+; its last lines:"):
-        launch("unwell", {"do": "killed", "rank": 1}, 3, where=where, timeout=60, on_event=seen.append)
+        launch("unwell", {"do": "killed", "rank": 1}, 3, where=where, timeout=PATIENCE, on_event=seen.append)
     assert all(is_gone(pid) for pid in pids(seen))
 
 
 def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
     for where in ("loopback", *COMMANDS):
         job = {"do": "environment", "name": "NCCL_ALGO"}
-        events = launch("unwell", job, 2, where=where, timeout=60, environment={"NCCL_ALGO": "Tree"})
+        events = launch("unwell", job, 2, where=where, timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
         assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
 
 
@@ -245,7 +226,7 @@ def test_a_job_of_any_length_is_in_no_command_line(where: str) -> None:
     if where.startswith("cluster") and (reason := allowed()):
         pytest.skip(reason)
     much = "seldom" * (1 << 18)
-    events = launch("unwell", {"do": "command lines", "much": much}, 2, where=where, timeout=100)
+    events = launch("unwell", {"do": "command lines", "much": much}, 2, where=where, timeout=PATIENCE)
     seen = next(event["seen"] for event in events if "seen" in event)
     assert [length for length, _, _ in seen] == [len(much)] * 2
     assert all(found == 0 < lines for _, found, lines in seen)
@@ -280,7 +261,7 @@ from collectives.launch import launch
 import sys
 say = lambda event: print(event.get("pids", ""), flush=True)
 with ending_by_signals():
-    launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=60, on_event=say)
+    launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=200, on_event=say)
 """
 
 
@@ -306,7 +287,7 @@ def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path
         assert launcher.stdout is not None
         ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
         launcher.send_signal(how)
-        assert launcher.wait(timeout=20) != 0
-    assert all(is_gone(pid) for pid in ranks)
-    assert is_empty(tmp_path)
-    assert nobody_has(f"TMPDIR={tmp_path}")
+        assert launcher.wait(timeout=PATIENCE) != 0
+        assert all(is_gone(pid) for pid in ranks)
+        assert is_empty(tmp_path)
+        assert nobody_has("TMPDIR", str(tmp_path))

@@ -5,34 +5,37 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from test_launch import is_gone, nobody_has
 
-from command import started
-from places import TASKS, free_port
+from command import PIPES, finished, started
+from places import PATIENCE, TASKS, free_port
 
 pytestmark = pytest.mark.integration
 
 DRIVE = """
 import json
 from collectives.launch import RankError, launch
-print(json.dumps(launch("unwell", {"do": "nothing"}, 3, where="torchrun", timeout=60)))
-for rank, do, timeout in ((1, "killed", 60), (2, "raise", 60), (0, "sleep", 25)):
+print(json.dumps(launch("unwell", {"do": "nothing"}, 3, where="torchrun", timeout=200)))
+for rank, do, timeout in ((1, "killed", 200), (2, "raise", 200), (0, "sleep", 25)):
     try:
         launch("unwell", {"do": do, "rank": rank}, 3, where="torchrun", timeout=timeout)
     except RankError as error:
         print(json.dumps(str(error)))
 try:
-    launch("unwell", {}, 9, where="torchrun", timeout=60)
+    launch("unwell", {}, 9, where="torchrun", timeout=200)
 except RankError as error:
     print(json.dumps(str(error)))
 raise SystemExit(5)
 """
 
 
-def nodes() -> list[subprocess.Popen[str]]:
+@contextmanager
+def nodes() -> Iterator[list[subprocess.Popen[str]]]:
     """Two nodes with two processes each, told where they are by the variables that Kubeflow Trainer sets."""
     port = str(free_port())
     same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
@@ -40,22 +43,16 @@ def nodes() -> list[subprocess.Popen[str]]:
     same |= {"COLLECTIVES_SECRET": secrets.token_hex(16)}
     same |= {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "-m", "collectives.launch.torchrun"]
-    return [
-        subprocess.Popen(
-            [*command, sys.executable, "-c", DRIVE],
-            env=os.environ | same | {"PET_NODE_RANK": str(node)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node in range(2)
-    ]
+    both = [os.environ | same | {"PET_NODE_RANK": str(node)} for node in range(2)]
+    with ExitStack() as stack:
+        drive = [*command, sys.executable, "-c", DRIVE]
+        yield [stack.enter_context(started(drive, env=own, **PIPES)) for own in both]
 
 
 WAIT = """
 from collectives.launch import launch
 say = lambda event: print(event.get("pids", ""), flush=True)
-launch("unwell", {"do": "wait"}, 2, where="torchrun", timeout=100, on_event=say)
+launch("unwell", {"do": "wait"}, 2, where="torchrun", timeout=200, on_event=say)
 """
 
 
@@ -68,9 +65,10 @@ def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
         assert torchrun.stdout is not None
         pids = json.loads(torchrun.stdout.readline())
         torchrun.kill()
-    assert len(pids) == 2
-    assert all(is_gone(pid) for pid in pids)
-    assert nobody_has(f"OWN={tmp_path}")
+        assert len(pids) == 2
+        assert all(is_gone(pid) for pid in pids)
+        torchrun.wait()
+        assert nobody_has("OWN", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_what_cannot_run_is_one_line(words: list[str], said: str, tmp_path: Path
     where = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     where |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "HOME": str(tmp_path)}
     command = [sys.executable, "-m", "collectives.launch.torchrun", *words]
-    done = subprocess.run(command, env=os.environ | where, capture_output=True, text=True, timeout=100, check=False)
+    done = finished(command, env=os.environ | where)
     assert done.returncode != 0
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
@@ -99,20 +97,15 @@ def test_a_process_whose_torchrun_was_killed_before_it_began_ends_at_once(tmp_pa
     where = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HOME": str(tmp_path)}
     where |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     command = [sys.executable, "-m", "collectives.launch.torchrun", "true"]
-    done = subprocess.run(command, env=os.environ | where, capture_output=True, text=True, timeout=30, check=False)
+    done = finished(command, env=os.environ | where)
     assert done.returncode == 1
     assert done.stderr.startswith("torchrun's store: got no answer from 127.0.0.1:")
 
 
 @pytest.mark.extended  # a minute of launches
 def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
-    first, second = nodes()
-    try:
-        (out, err), _ = first.communicate(timeout=200), second.communicate(timeout=60)
-    finally:
-        for node in (first, second):
-            node.kill()
-            node.wait()
+    with nodes() as (first, second):
+        (out, err), _ = first.communicate(timeout=2 * PATIENCE), second.communicate(timeout=PATIENCE)
     events, killed, raised, late, too_many = (
         json.loads(line) for line in out.splitlines() if line.startswith(("[", '"'))
     )

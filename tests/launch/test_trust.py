@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command import started
+from command import finished, started
 from places import TASKS, free_port
 from sweep import each
 
@@ -54,7 +54,7 @@ made, token = [], secrets.token_hex
 secrets.token_hex = lambda *given: made.append(token(*given)) or made[-1]
 from collectives.launch import launch
 job = {"do": "raise", "later": 3}  # no rank does, and the store can be attacked for three seconds
-events = launch("unwell", job, 2, where=sys.argv[1], timeout=100)
+events = launch("unwell", job, 2, where=sys.argv[1], timeout=200)
 print(json.dumps([events, made]))
 """
 
@@ -70,7 +70,7 @@ def test_a_stranger_gets_nothing_executed_stops_nobody_and_reads_no_secret(
     monkeypatch.setenv("COLLECTIVES_SECRET", mine)
     with stranger(wish, tag) as report:
         run = [sys.executable, "-c", LAUNCH, where]
-        done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+        done = finished(run)
     assert not (tmp_path / "executed").exists()
     assert done.returncode == 0, done.stderr
     events, made = json.loads(done.stdout)
@@ -86,7 +86,7 @@ DRIVE = """
 import json, sys
 from collectives.launch import launch
 for ranks in (1, 3):
-    print(json.dumps(launch("unwell", {"do": "nothing"}, ranks, where="torchrun", timeout=100)))
+    print(json.dumps(launch("unwell", {"do": "nothing"}, ranks, where="torchrun", timeout=200)))
 raise SystemExit(5)
 """
 
@@ -104,7 +104,7 @@ def test_a_stranger_at_torchrun_s_store_gets_nothing_executed_and_stops_nobody(
     command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", "collectives.launch.torchrun"]
     with stranger("run", tag, port) as report:
         run = [*command, sys.executable, "-c", DRIVE]
-        done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+        done = finished(run)
     assert not (tmp_path / "executed").exists()
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert [len(each[0]["pids"]) for each in events] == [1, 3], done.stderr

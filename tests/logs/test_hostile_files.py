@@ -3,7 +3,6 @@
 import gzip
 import json
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from collectives.cli import main
+from command import finished
 from logs.test_inspector_files import call as inspected
 from logs.test_inspector_files import header
 from logs.test_ras_reports import mismatch, report
@@ -64,7 +64,7 @@ def test_small_files_take_neither_gigabytes_nor_hours(tmp_path: Path) -> None:
         paths.append(tmp_path / name)
         paths[-1].write_bytes(content)
     command = [sys.executable, "-c", READ, *map(str, paths)]
-    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
+    done = finished(command, cwd=ROOT / "tests")
     said = done.stderr.splitlines()
     assert done.returncode == 0, done.stderr
     assert [f"{path} {code}" for path in paths for code in (0, 2) if f"{path} {code}" in said] == [

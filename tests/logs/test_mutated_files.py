@@ -1,11 +1,11 @@
 """No mutation of a file makes its reader fail, or take much memory."""
 
-import subprocess
 import sys
 
 import pytest
 
 from collectives_logs.read import KINDS
+from command import finished
 from logs.mutated import FORMATS
 from places import ROOT
 
@@ -21,6 +21,6 @@ def test_every_format_is_mutated() -> None:
 @pytest.mark.parametrize("number", [300, pytest.param(3000, marks=pytest.mark.extended)])
 def test_no_mutation_makes_it_fail_or_take_much_memory(name: str, number: int) -> None:
     command = [sys.executable, "-m", "logs.mutated", name, str(number)]
-    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+    done = finished(command, cwd=ROOT / "tests")
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) < MAX_BYTES

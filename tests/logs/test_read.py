@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from collectives.cli import main
 from collectives_logs.read import KINDS, MAX_FILES, read
+from command import finished
 from logs import benchmark_logs, mutated
 from logs.flight_dumps import dumps, job, written
 from logs.nccl_logs import Job, lines, watchdog
@@ -169,7 +169,7 @@ def test_the_package_without_extras_reads_every_kind(tmp_path: Path) -> None:
     large = benchmark_logs.Run(sizes=(1 << 10, 1 << 28), ranks=8, hosts=("n1",), device="NVIDIA H100 80GB HBM3")
     (tmp_path / "with-preset").write_text(benchmark_logs.text(large))
     command = [sys.executable, "-c", BARE, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = finished(command)
     assert (done.returncode, done.stderr) == (0, "")
     assert {f"{name}:" for name in mutated.FORMATS} == {*done.stdout.splitlines()} & {f"{each.name}:" for each in KINDS}
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from collectives.launch import programs
 from collectives_book import EXPERIMENTS, ExperimentError, execute, load
 from collectives_book.execute import planned, run
 from collectives_book.sweeps import AllReduceSweep, CollectivesSweep
-from command import started
-from places import ROOT
+from command import finished, started
+from places import ROOT, comes_true
 
 NOTEBOOKS = sorted((ROOT / "experiments").glob("*.ipynb"))
 PRESETS = sorted((ROOT / "experiments" / "presets").glob("*.yaml"))
@@ -195,7 +194,7 @@ def test_an_experiment_measures_once_and_again_when_its_preset_changes(
 def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: str) -> None:
     """papermill itself only warns of an unknown name; the notebook stops before anything is launched."""
     command = [sys.executable, "-m", "papermill", NOTEBOOK.name, "out.ipynb", *wrong, "-p", "output", "results/x/rows"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+    done = finished(command, cwd=folder)
     assert done.returncode == 1
     assert message in done.stderr
     assert not (folder / "results").exists()
@@ -403,7 +402,4 @@ def test_a_killed_run_leaves_no_connection_file(folder: Path, tmp_path_factory: 
         assert any("here" in line for line in running.stderr)
         assert list(temporary.rglob("kernel.json"))
         running.kill()
-    until = time.monotonic() + 30
-    while list(temporary.rglob("kernel.json")) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not list(temporary.rglob("kernel.json"))
+        assert comes_true(lambda: not list(temporary.rglob("kernel.json")))

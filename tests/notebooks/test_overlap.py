@@ -14,7 +14,7 @@ from collectives.launch import launch
 from collectives.simulator import overlap
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity, computing
 from collectives_book.overlap.layers import Stack, widths_of
-from places import TASKS
+from places import PATIENCE, TASKS
 from ranks import overlap_cases
 
 RANKS = 3
@@ -25,7 +25,7 @@ BUCKETS = [1, 2, 4]
 def seen() -> dict[tuple[str, int], dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-        events = launch("overlap_cases", {"buckets": BUCKETS}, RANKS, timeout=200)
+        events = launch("overlap_cases", {"buckets": BUCKETS}, RANKS, timeout=PATIENCE)
     return {(event["case"], event["asked"]): event for event in events}
 
 

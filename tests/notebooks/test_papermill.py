@@ -5,7 +5,6 @@ One of each kind: its rows come from ranks, from emulated hosts, or from the sim
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import nbformat
 import pytest
 import yaml
 
+from command import finished
 from places import ROOT
 
 pytestmark = pytest.mark.extended
@@ -37,9 +37,7 @@ def test_a_notebook_runs_by_plain_papermill(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "papermill", "in.ipynb", "out.ipynb", "-y", yaml.safe_dump(parameters)]
     # The kernel is the Python that runs the tests, and reads no settings of this user's.
     kernel = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
-    done = subprocess.run(
-        [*command, "-k", "python3"], cwd=tmp_path, env=kernel, capture_output=True, text=True, timeout=280, check=False
-    )
+    done = finished([*command, "-k", "python3"], cwd=tmp_path, env=kernel)
     assert done.returncode == 0, done.stderr[-4000:]
     assert nbformat.read(tmp_path / "out.ipynb", 4).metadata.papermill.exception is None
     assert list((tmp_path / "results").iterdir()), "it wrote no rows"

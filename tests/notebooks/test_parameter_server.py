@@ -14,7 +14,7 @@ from collectives_book.asynchronous.ranks import Gradient
 from collectives_book.data_parallel.training import Training, alone
 from collectives_book.data_parallel.training import train as descent
 from collectives_book.digits import digits, perceptron
-from places import TASKS
+from places import PATIENCE, TASKS
 
 Compute = Callable[[int, torch.Tensor, int], torch.Tensor]
 
@@ -149,7 +149,7 @@ def test_a_worker_that_fails_ends_the_run_and_is_named(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=":")
     with pytest.raises(RankError):
-        launch("late_workers", {"how": how, "folder": str(tmp_path)}, 3, timeout=120)
+        launch("late_workers", {"how": how, "folder": str(tmp_path)}, 3, timeout=PATIENCE)
     server, worker = ((tmp_path / name).read_text() for name in "01")
     assert server.startswith(message)
     assert worker == "RuntimeError: the server gave up, because worker 1 failed; its own error says how"

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from collectives.launch import launch
 from collectives_book.data_parallel.training import Training, alone, begin, descend, part_of_loss, step, train
 from collectives_book.digits import digits, perceptron, shard
+from places import PATIENCE
 from sweep import each
 
 TASK = "collectives_book.data_parallel.ranks"
@@ -66,7 +67,7 @@ JOINED = [
 def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
     settings = {"training": asdict(TRAINING), "joined": [["one process", ""], *JOINED], "where": "loopback"}
     settings |= {"backends": ["p2p", "gloo"], "rates": None}
-    events = launch(TASK, settings, ranks, timeout=200)
+    events = launch(TASK, settings, ranks, timeout=PATIENCE)
     alone_, *rows = [row for event in events for row in event.get("rows", [])]
     assert alone_["losses"] == pytest.approx(train(TRAINING, alone()).losses, rel=ROUNDING)  # other threads
     assert [[row["backend"], row["algorithm"], row["ranks"]] for row in rows] == [[*each, ranks] for each in JOINED]
@@ -84,7 +85,7 @@ def test_horovod_s_optimizer_has_the_losses_of_one_process(threshold: str) -> No
     settings = {"training": asdict(TRAINING), "joined": [["horovod", "default"]], "where": "horovodrun"}
     settings |= {"backends": ["horovod"], "rates": None}
     environment = {"HOROVOD_FUSION_THRESHOLD": threshold}
-    events = launch(TASK, settings, 3, where="horovodrun", timeout=200, environment=environment)
+    events = launch(TASK, settings, 3, where="horovodrun", timeout=PATIENCE, environment=environment)
     (row,) = [row for event in events for row in event.get("rows", [])]
     right = train(TRAINING, alone()).losses
     assert 0 < max(abs(a - b) / b for a, b in zip(row["losses"], right, strict=True)) < ROUNDING

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import nbformat
 import pytest
 
 from collectives.bench import results
+from command import finished
 from places import ROOT
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
@@ -125,7 +125,7 @@ class Copy:
         """What the command prints; with another exit code than 0, what it says on standard error."""
         found = os.environ | {"PYTHONPATH": str(self.folder / "src")}
         command = [sys.executable, "-m", "collectives", *line.split()]
-        done = subprocess.run(command, cwd=self.folder, env=found, capture_output=True, text=True, timeout=300)
+        done = finished(command, cwd=self.folder, env=found)
         assert done.returncode == code, done.stderr
         return done.stderr if code else done.stdout
 

@@ -8,7 +8,6 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import collectives
+from command import finished
 from places import ROOT, script
 
 SOURCE = Path(collectives.__file__).parents[1]
@@ -70,7 +70,7 @@ def test_each_rule_can_be_broken(tmp_path: Path) -> None:
             file.write(f"\n\ndef late():\n    {line}\n")
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo", "--config", "pyproject.toml"]
     found = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=60, check=False)
+    done = finished(command, cwd=tmp_path, env=found)
     assert done.returncode == 1
     assert len(re.findall(r" BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE)) == len(BREAKS), (
         done.stdout + done.stderr
@@ -98,9 +98,7 @@ def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
 def test_importing_the_package_needs_numpy_alone() -> None:
     code = "import sys, collectives; print(*{name.split('.')[0] for name in sys.modules})"
     plain = code.replace("collectives", "numpy")
-    found, of_numpy = (
-        set(subprocess.check_output([sys.executable, "-c", each], text=True).split()) for each in (code, plain)
-    )
+    found, of_numpy = (set(finished([sys.executable, "-c", each], check=True).stdout.split()) for each in (code, plain))
     assert found - of_numpy - set(sys.stdlib_module_names) == {"collectives"}
 
 

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives.cli import parser, verbs
+from command import finished
 from places import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -21,7 +21,7 @@ def test_the_program_for_torchrun(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(# average\.py\n.*?)```", IN_YOUR_PROGRAM, flags=re.DOTALL)
     (tmp_path / "average.py").write_text(program)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "average.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3 ranks, average 1.0\n"
 

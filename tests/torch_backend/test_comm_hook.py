@@ -10,7 +10,7 @@ from collectives.engine.codec import rounded
 from collectives.launch import launch
 from collectives.torch_backend import hook
 from collectives.torch_backend.comm_hook import Residuals
-from places import TASKS
+from places import PATIENCE, TASKS
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 def seen() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-        return {event["case"]: event for event in launch("hook_cases", {}, 3, timeout=120)}
+        return {event["case"]: event for event in launch("hook_cases", {}, 3, timeout=PATIENCE)}
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "two_tree", "ring"])

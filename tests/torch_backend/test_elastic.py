@@ -3,11 +3,14 @@
 import os
 import re
 import socket
-import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from command import PIPES, started
+from places import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -42,21 +45,11 @@ def test_ranks_that_torchrun_restarts_meet_again(nodes: int, tmp_path: Path) -> 
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test", "--max-restarts=2"]
-    agents = [
-        subprocess.Popen(
-            [*command, str(file), str(tmp_path / "killed")],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(nodes)
-    ]
-    try:
-        said = [agent.communicate(timeout=200) for agent in agents]
-    finally:
-        for agent in agents:
-            agent.terminate()  # which ends its ranks
+    command += [str(file), str(tmp_path / "killed")]
+    with ExitStack() as stack:
+        own = os.environ | {"OMP_NUM_THREADS": "1"}
+        agents = [stack.enter_context(started(command, env=own, **PIPES)) for _ in range(nodes)]
+        said = [agent.communicate(timeout=PATIENCE) for agent in agents]
     assert [agent.returncode for agent in agents] == [0] * nodes, said
     lines = re.findall(r"rank \d: \[.*?\]", "".join(out for out, _ in said))  # ranks write their lines at once
     assert sorted(lines) == [f"rank {r}: [6.0, 6.0, 6.0]" for r in range(2)]

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from collectives.launch import launch
-from places import TASKS
+from places import PATIENCE, TASKS
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -19,7 +19,7 @@ ROUNDS = {1: 8, 2: 8, 5: 12}
 def test_random_calls_end_as_on_gloo(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = {"seed": p, "rounds": ROUNDS[p], "backend": "collectives"}
-    events = launch("torch_cases", settings, p, timeout=200)
+    events = launch("torch_cases", settings, p, timeout=PATIENCE)
     assert [event for event in events if event["differs"]] == []
     counted = Counter(event["case"] for event in events)
     assert set(counted.values()) == {ROUNDS[p]}

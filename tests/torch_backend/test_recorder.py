@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ from collectives.launch import launch
 from collectives.torch_backend import flight
 from collectives_logs.finding import Finding
 from collectives_logs.flight import findings_of
-from places import TASKS
+from command import finished
+from places import PATIENCE, TASKS
 from sweep import each
 
 
@@ -26,9 +26,7 @@ def faults(folder: Path) -> list[Finding]:
 
 def torchs(folder: Path, *cases: str) -> list[str]:
     """What torch's analyser says of the dumps of each case: in a process of its own, because it ends Python's gc."""
-    said = subprocess.run(
-        [sys.executable, "-c", ANALYSE, str(folder), *cases], capture_output=True, text=True, check=True
-    )
+    said = finished([sys.executable, "-c", ANALYSE, str(folder), *cases], check=True)
     return (said.stdout + said.stderr).split("CASE")[1:]
 
 
@@ -46,7 +44,9 @@ for case in sys.argv[2:]:
 def test_dumps_of_ranks_name_the_culprit(p: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     odd = random.Random(p).randrange(p)
-    cases = [event["case"] for event in launch("flight_cases", {"folder": str(tmp_path), "odd": odd}, p, timeout=200)]
+    cases = [
+        event["case"] for event in launch("flight_cases", {"folder": str(tmp_path), "odd": odd}, p, timeout=PATIENCE)
+    ]
     assert not [*tmp_path.glob("*.pipe")]
     assert {case: len([*(tmp_path / case).iterdir()]) for case in cases} == dict.fromkeys(cases, p) | {
         "gone": p - 1,

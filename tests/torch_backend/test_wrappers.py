@@ -7,7 +7,7 @@ import pytest
 
 from collectives.algorithms import executable, names
 from collectives.launch import launch
-from places import TASKS
+from places import PATIENCE, TASKS
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize("p", each([1, 2, 5], few=[2]))
 def test_ddp_and_fsdp_equal_one_process(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-    events = launch("wrapped_cases", {}, p, timeout=200)
+    events = launch("wrapped_cases", {}, p, timeout=PATIENCE)
     trained: dict[str, set[Any]] = {}
     for event in events:
         trained.setdefault(event["wrapper"], set()).add(event["algorithm"])
