@@ -31,8 +31,10 @@ BEYOND_UNIT = ("integration", "extended")
 # Fixtures that skip where an optional program is absent; a test that uses one is marked `needs`.
 NEEDS = frozenset({"allowed", "sandbox"})
 
-# What the tests' own ranks do are tasks here, and in every process that the tests start.
+# What the tests' own ranks do are tasks here, and in every process that the tests start. One path for all: for another
+# one `launch` starts another fork server, which imports torch.
 os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(TASKS), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # A container may forbid bytecode. Each of the hundreds of processes that the tests start would compile all of torch
 # anew, for three seconds; and pytest all tests.

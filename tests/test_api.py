@@ -1,31 +1,29 @@
 """Our collectives on real ranks: a launch for each p, thousands of checks (tests/ranks/api_cases.py)."""
 
-import os
 from collections import Counter
 
 import pytest
 
 from collectives.algorithms import executable
 from collectives.launch import launch
-from places import TASKS
+from places import PATIENCE
 from sweep import each
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("p", each([1, 2, 3, 5, 8], few=[1, 3]))
-def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    _need_all_right(p, "loopback", monkeypatch)
+def test_every_collective_as_torch_does_it(p: int) -> None:
+    _need_all_right(p, "loopback")
 
 
 @pytest.mark.extended
-def test_hosts_of_two_ranks(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    _need_all_right(6, "cluster:100us,1GB/s,2", monkeypatch)
+def test_hosts_of_two_ranks(allowed: None) -> None:
+    _need_all_right(6, "cluster:100us,1GB/s,2")
 
 
-def _need_all_right(p: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-    events = launch("api_cases", {}, p, where=where, timeout=290)
+def _need_all_right(p: int, where: str) -> None:
+    events = launch("api_cases", {}, p, where=where, timeout=2 * PATIENCE)
     failed = [event["case"] for event in events if not event["ok"]]
     assert failed == []
     counted = Counter(tuple(event["case"].split()[:2]) for event in events)

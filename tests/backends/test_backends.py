@@ -1,6 +1,5 @@
 """Every back end against expected values: one launch for each and each number of ranks, hundreds of checks in it."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,13 +20,8 @@ from collectives.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
 from collectives.launch import gpus, launch, programs
 from collectives.launch.topology_file import topology_file
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
-
-
-@pytest.fixture(autouse=True)
-def _cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
 
 
 def checks(name: str, p: int) -> Counter[str]:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ from collectives.errors import explain
 from collectives.launch import launch
 from collectives.statistics import covered, median_interval
 from command import Capture, run
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
 
 ROW = {
@@ -219,9 +218,8 @@ def test_more_calls_are_made_back_to_back_unless_the_settings_say_how_many() -> 
 
 
 @pytest.mark.integration
-def test_a_row_names_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_names_the_slowest_rank() -> None:
     """Rank 1 says a second more than it took (tests/ranks/slow_rank.py)."""
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = Settings(ranks=3, algorithms=["ring"], bytes=[4], repetitions=3, warmups=0)
     events = launch("slow_rank", {"measure": [settings.model_dump()]}, 3, timeout=PATIENCE)
     ((row,),) = (event["rows"] for event in events if "rows" in event)
@@ -237,9 +235,8 @@ def test_rows_of_other_dtypes_and_ops(capsys: Capture, dtype: str, op: str) -> N
 
 
 @pytest.mark.integration
-def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_counted() -> None:
     """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
     events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=PATIENCE)
     wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}

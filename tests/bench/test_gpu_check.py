@@ -13,18 +13,12 @@ from collectives.bench import Measurement, Row, Settings
 from collectives.bench.settings import group_by_launch
 from collectives.launch import RankError, launch
 from collectives_book.one_gpu import rows_of_report
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from ranks import gpu_cases, gpu_check, gpu_parts
 from ranks.cut_cable import cut_cable
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 HOSTS = pytest.mark.usefixtures("allowed")
-
-
-@pytest.fixture(autouse=True)
-def tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks find what they run."""
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
 
 
 @pytest.mark.integration

@@ -21,7 +21,7 @@ from collectives.emulator import Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, forks, launch, need_where
 from collectives.launch.cluster import launch_on
 from command import PIPES, finished, having, started
-from places import PATIENCE, TASKS, comes_true
+from places import PATIENCE, comes_true
 
 pytestmark = pytest.mark.integration
 
@@ -217,8 +217,7 @@ def test_ranks_that_lose_a_host_end_with_an_error_and_new_ones_work(hosts: Clust
     assert hosts.run([sys.executable, "-c", EXCHANGE], timeout=PATIENCE) == 0
 
 
-def test_ranks_live_there_and_a_failing_one_is_named(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
+def test_ranks_live_there_and_a_failing_one_is_named(allowed: None) -> None:
     job = {"do": "environment", "name": "NCCL_ALGO"}
     events = launch("unwell", job, 4, where=f"{WHERE},2", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
     expected = [["Tree", "0"], ["Tree", "1"]] * 2
@@ -263,8 +262,7 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
 
 
 @pytest.mark.extended
-def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
+def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster) -> None:
     with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 20 s; its last lines:"):
         launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=20, on_event=lambda _: None)
 
@@ -308,15 +306,13 @@ def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
 @pytest.mark.parametrize(
     ("do", "how"), [("raise", "ended with exit code 1; its last lines:"), ("killed", "was killed by SIGKILL;")]
 )
-def test_a_failing_rank_of_mpirun_s_is_named(allowed: None, monkeypatch: pytest.MonkeyPatch, do: str, how: str) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
+def test_a_failing_rank_of_mpirun_s_is_named(allowed: None, do: str, how: str) -> None:
     with pytest.raises(RankError, match=rf"^rank 1 of 2 {how}") as caught:
         launch("unwell", {"do": do, "rank": 1, "later": 10}, 2, where=f"{WHERE},1,mpirun", timeout=PATIENCE)
     assert ("ValueError: a bug on purpose" in str(caught.value)) == (do == "raise")
 
 
-def test_mpirun_s_ranks_know_their_place(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
+def test_mpirun_s_ranks_know_their_place(allowed: None) -> None:
     job = {"do": "environment", "name": "NCCL_ALGO"}
     events = launch("unwell", job, 4, where=f"{WHERE},2,mpirun", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
     expected = [["Tree", "0"], ["Tree", "1"]] * 2
@@ -333,7 +329,6 @@ launch("unwell", {"do": "sleep"}, 2, where=sys.argv[1], timeout=600, on_event=la
 def test_nothing_is_left_of_mpirun_when_its_launcher_is_killed(
     allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("MARK", str(tmp_path))
     command = [sys.executable, "-c", BY_MPIRUN, f"{WHERE},1,mpirun"]

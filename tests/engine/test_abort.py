@@ -13,13 +13,13 @@ from torch import distributed as dist
 from collectives.engine.handshake import HANDSHAKE, NO_CALL, Message, MessageError, send_to_all, signature
 from collectives.engine.mesh import TIMED_OUT, AbortError, abort_reason
 
-pytestmark = pytest.mark.timeout(120)  # a peer says nothing, or ends: nobody waits for ever
+pytestmark = pytest.mark.timeout(60)  # a peer says nothing, or ends: nobody waits for ever
 
 WHY = "rank 1 failed by ValueError: 3 ≠ 4"
 SIGNATURE, OTHER = (
     signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1, b"a schedule") for n in (8, 9)
 )
-SECONDS = 60.0  # within which what was said is heard on any machine
+SECONDS = 40.0  # within which what was said is heard on any machine
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Ranks that could choose or call differently: all choose alike, and what cannot be right is an error, never a sum."""
 
-import os
 import re
 from itertools import product
 from typing import Any
@@ -13,7 +12,7 @@ from collectives.bench import Settings, bench
 from collectives.engine.program import is_straight
 from collectives.launch import launch
 from collectives.machine import machine, presets
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -24,7 +23,6 @@ RANKS = (1, 2, 3, 5)
 @pytest.fixture(scope="module", params=each(RANKS, few=[1, 3]))
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
         patch.setenv("COLLECTIVES_MACHINE", "textbook")
         settings = {"folder": str(tmp_path_factory.mktemp("machines"))}
         events = launch("alike_cases", settings, request.param, timeout=PATIENCE)

@@ -1,7 +1,6 @@
 """The links that ranks measure for "auto": one result on every rank, and near the truth where that is known."""
 
 import math
-import os
 from statistics import median
 from typing import Any
 
@@ -12,7 +11,7 @@ from collectives.autotune import MEASURED
 from collectives.engine import probe
 from collectives.launch import launch
 from collectives.machine import Machine
-from places import PATIENCE, TASKS
+from places import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +21,6 @@ NBYTES = 4096
 @pytest.fixture(autouse=True)
 def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLLECTIVES_MACHINE", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
 
 
 def seen(p: int, where: str = "loopback") -> dict[str, list[Any]]:
@@ -47,7 +45,7 @@ class OpeningLink(probe.Pair):
         return goes_on
 
 
-def test_the_rate_is_that_of_an_open_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_that_of_an_open_window() -> None:
     link = OpeningLink(None, 1, asks=True)  # type: ignore[arg-type]
     assert probe._measure_rate(link, trip=10e-3, until=math.inf) == pytest.approx(25e6, rel=0.01)
 

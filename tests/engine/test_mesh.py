@@ -20,7 +20,6 @@ def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(transport.VARIABLE, request.param)
         patch.syspath_prepend(TASKS)
-        patch.setenv("PYTHONPATH", str(TASKS), prepend=":")
         events = launch("mesh_cases", {}, RANKS, timeout=PATIENCE)
     return {event["case"]: event["seen"] for event in events}
 

@@ -1,7 +1,5 @@
 """A newcomer's first change to the engine is small: a transport, or an op."""
 
-import os
-
 import pytest
 
 from collectives.algorithms import executable
@@ -17,7 +15,6 @@ ALGORITHMS = sum(collective == "all_reduce" for collective, _ in executable())
 )
 def test_all_reduces_with_one_more(what: str, transport: str, ops: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(TASKS)
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     monkeypatch.setenv("COLLECTIVES_TRANSPORT", transport)
     events = launch("newcomer", {"what": what}, 3, timeout=PATIENCE)
     assert len(events) == ops * ALGORITHMS

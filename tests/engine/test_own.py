@@ -20,7 +20,6 @@ RANKS = 4
 
 def said(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], **options: Any) -> list[Any]:
     monkeypatch.syspath_prepend(TASKS)
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=":")
     (event,) = launch("own_cases", settings, RANKS, timeout=PATIENCE, **options)
     return list(event["said"])
 

@@ -35,7 +35,6 @@ WHOLE = 2 * (segment.HEADER + segment.REGION)
 @pytest.fixture(name="tasks")
 def tasks_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(TASKS)
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
 
 
 @pytest.mark.parametrize(("nbytes", "seals"), [(WHOLE, 0), (WHOLE - 1, segment.SEALS), (WHOLE, fcntl.F_SEAL_SHRINK)])

@@ -50,7 +50,6 @@ def test_a_server_serves_all_launches_of_one_environment() -> None:
 
 @pytest.mark.parametrize("is_reaped", [False, True])
 def test_a_server_that_was_killed_is_replaced(is_reaped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     monkeypatch.setenv("TZ", "UTC")  # a server of this test's own
     killed = server()
     os.kill(killed, signal.SIGKILL)

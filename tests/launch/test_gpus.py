@@ -11,7 +11,7 @@ import pytest
 import fake_gpus
 from collectives.launch import gpus, launch, need_where
 from command import run, started
-from places import PATIENCE, TASKS, comes_true
+from places import PATIENCE, comes_true
 
 pytestmark = pytest.mark.integration  # a guard of ours is a Python process
 
@@ -205,7 +205,6 @@ def test_ranks_on_loopback_get_it(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemons = fake_gpus.install(tmp_path, monkeypatch, gpus=count)
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     events = launch("environments", {"names": NAMES}, 3, timeout=PATIENCE, share_gpus=True)
     shared = [(f"rank{rank}", "lo", "0", "2", "1") for rank in range(3)]
     assert events == [{"environments": [*map(list, shared)] if count == 1 else [[None] * 5] * 3}]
@@ -218,7 +217,6 @@ def test_ranks_on_emulated_hosts_get_it(tmp_path: Path, monkeypatch: pytest.Monk
     daemons = fake_gpus.install(tmp_path, monkeypatch)
     wheel(tmp_path, "2.31.2", monkeypatch)
     monkeypatch.setattr(gpus, "LIBRARY", "")  # nothing to preload
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     seen = Path("/dev/shm") / tmp_path.name
     settings = {"names": [*NAMES, "NCCL_MULTI_RANK_GPU_ENABLE"], "exists": str(seen)}
     seen.touch()

@@ -17,18 +17,13 @@ from collectives.launch import RankError, driver, launch
 from collectives.launch.channel import Channel
 from collectives.processes import end, last_lines, start, supervise
 from command import finished, having, started
-from places import PATIENCE, TASKS, comes_true
+from places import PATIENCE, comes_true
 from sweep import each
 
 pytestmark = pytest.mark.integration
 
 COMMANDS = ["mpirun", "horovodrun"]
 CLUSTER = "cluster:1ms,100MB/s"
-
-
-@pytest.fixture(autouse=True)
-def _unwell_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
 
 
 def is_gone(pid: int) -> bool:

@@ -1,7 +1,5 @@
 """The experiment about workers out of step: its rows from real ranks, its model and its tables."""
 
-import os
-import sys
 from typing import Any
 
 import pandas as pd
@@ -34,11 +32,8 @@ CLUSTER = {"where": "cluster:5ms,25MB/s", "ranks": 8, "slow": ["nobody", "comput
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What real ranks did, all modes in one launch."""
-    patch, folder = pytest.MonkeyPatch(), tmp_path_factory.mktemp("rows")
-    patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    rows, _ = Asynchronous(**GOOD | {"output": str(folder / "rows")}).run()
-    patch.undo()
-    return rows
+    folder = tmp_path_factory.mktemp("rows")
+    return Asynchronous(**GOOD | {"output": str(folder / "rows")}).run()[0]
 
 
 @pytest.mark.integration

@@ -1,6 +1,5 @@
 """Divided models equal one process and send what they should; schedules end; the experiment's rows."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -26,7 +25,6 @@ from collectives_book.model_parallel.pipeline import (
     timetable,
 )
 from collectives_book.model_parallel.split_steps import MeteredAllReduce, model
-from places import TASKS
 from sweep import each
 
 SIZES = list(product((1, 2, 3, 4, 7), (1, 2, 3, 4, 8, 13)))
@@ -34,9 +32,8 @@ EVEN = {FORWARD: 1.0, BACKWARD: 2.0}
 
 
 @pytest.fixture
-def on_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+def on_ranks() -> Callable[..., list[dict[str, Any]]]:
     """Do the checks of a kind on p real ranks."""
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     return lambda what, p, timeout: launch("split_cases", {"what": what}, p, timeout=timeout)
 
 

@@ -1,7 +1,6 @@
 """Overlap on real ranks: which all-reduces there are, in which order and when, and that gradients stay the same."""
 
 import json
-import os
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from collectives.launch import launch
 from collectives.simulator import overlap
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity, computing
 from collectives_book.overlap.layers import Stack, widths_of
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from ranks import overlap_cases
 
 RANKS = 3
@@ -23,9 +22,7 @@ BUCKETS = [1, 2, 4]
 
 @pytest.fixture(scope="module")
 def seen() -> dict[tuple[str, int], dict[str, Any]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-        events = launch("overlap_cases", {"buckets": BUCKETS}, RANKS, timeout=PATIENCE)
+    events = launch("overlap_cases", {"buckets": BUCKETS}, RANKS, timeout=PATIENCE)
     return {(event["case"], event["asked"]): event for event in events}
 
 

@@ -14,7 +14,7 @@ from collectives_book.asynchronous.ranks import Gradient
 from collectives_book.data_parallel.training import Training, alone
 from collectives_book.data_parallel.training import train as descent
 from collectives_book.digits import digits, perceptron
-from places import PATIENCE, TASKS
+from places import PATIENCE
 
 Compute = Callable[[int, torch.Tensor, int], torch.Tensor]
 
@@ -144,10 +144,7 @@ def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_an
         ("lie", "ValueError: step of worker 1: got 7, expected 1"),
     ],
 )
-def test_a_worker_that_fails_ends_the_run_and_is_named(
-    how: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=":")
+def test_a_worker_that_fails_ends_the_run_and_is_named(how: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RankError):
         launch("late_workers", {"how": how, "folder": str(tmp_path)}, 3, timeout=PATIENCE)
     server, worker = ((tmp_path / name).read_text() for name in "01")

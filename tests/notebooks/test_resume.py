@@ -1,8 +1,6 @@
 """Experiments whose ranks die: no row that exists is lost, and the next run measures only what is missing."""
 
 import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from collectives_book import experiment as base
 from collectives_book import load
 from collectives_book.data_parallel import experiment as data_parallel
 from collectives_book.experiment import Experiment
-from places import TASKS
 from sweep import each
 
 Row = dict[str, Any]
@@ -108,7 +105,6 @@ def test_a_killed_rank_costs_no_row_and_the_next_run_measures_the_rest(
 ) -> None:
     if name == "straggler" and (reason := allowed()):
         pytest.skip(reason)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     given, cases = MEASURED[name]
     reported = dying_once(monkeypatch, name)
     asked = load(name).given(given | {"output": str(tmp_path / "rows")})

@@ -1,6 +1,5 @@
 """DistributedDataParallel with our hook trains as one process does that sees the whole batch."""
 
-import os
 from typing import Any
 
 import pytest
@@ -10,16 +9,14 @@ from collectives.engine.codec import rounded
 from collectives.launch import launch
 from collectives.torch_backend import hook
 from collectives.torch_backend.comm_hook import Residuals
-from places import PATIENCE, TASKS
+from places import PATIENCE
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-        return {event["case"]: event for event in launch("hook_cases", {}, 3, timeout=PATIENCE)}
+    return {event["case"]: event for event in launch("hook_cases", {}, 3, timeout=PATIENCE)}
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "two_tree", "ring"])

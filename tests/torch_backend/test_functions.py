@@ -1,12 +1,11 @@
 """Every function of torch.distributed on our back end does what it does on gloo: a launch for each p, random cases."""
 
-import os
 from collections import Counter
 
 import pytest
 
 from collectives.launch import launch
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -16,8 +15,7 @@ ROUNDS = {1: 8, 2: 8, 5: 12}
 
 
 @pytest.mark.parametrize("p", each(ROUNDS, few=[2]))
-def test_random_calls_end_as_on_gloo(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+def test_random_calls_end_as_on_gloo(p: int) -> None:
     settings = {"seed": p, "rounds": ROUNDS[p], "backend": "collectives"}
     events = launch("torch_cases", settings, p, timeout=PATIENCE)
     assert [event for event in events if event["differs"]] == []

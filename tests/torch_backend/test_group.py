@@ -1,13 +1,12 @@
 """A group of ours: order, memory, dtypes, its neighbours, and errors that reach every rank. One launch for each p."""
 
-import os
 import re
 from typing import Any
 
 import pytest
 
 from collectives.launch import launch
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -26,8 +25,7 @@ SPLITS = r"splits of rank 0 and rank \d do not fit: got 1 elements, expected 0"
 
 
 @pytest.mark.parametrize("p", each([1, 2, 3, 5], few=[1, 3]))
-def test_a_group_of_ours(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+def test_a_group_of_ours(p: int) -> None:
     seen = {event["case"]: event["seen"] for event in launch("group_cases", {}, p, timeout=PATIENCE)}
     assert {case: seen[case] for case in RIGHT} == {case: [True] * p for case in RIGHT}
     assert seen["every_dtype_moves"] == [[]] * p

@@ -1,6 +1,5 @@
 """A call that fails makes its ranks dump: our reader names the culprit, and torch's analyser reads the same files."""
 
-import os
 import random
 import re
 import sys
@@ -16,7 +15,7 @@ from collectives.torch_backend import flight
 from collectives_logs.finding import Finding
 from collectives_logs.flight import findings_of
 from command import finished
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
 
 
@@ -41,8 +40,7 @@ for case in sys.argv[2:]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("p", each([2, 3, 5], few=[3]))
-def test_dumps_of_ranks_name_the_culprit(p: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+def test_dumps_of_ranks_name_the_culprit(p: int, tmp_path: Path) -> None:
     odd = random.Random(p).randrange(p)
     cases = [
         event["case"] for event in launch("flight_cases", {"folder": str(tmp_path), "odd": odd}, p, timeout=PATIENCE)

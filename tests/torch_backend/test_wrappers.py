@@ -1,21 +1,19 @@
 """DDP and FSDP2 on our back end learn what one process learns, by every algorithm; also compiled, and with PowerSGD."""
 
-import os
 from typing import Any
 
 import pytest
 
 from collectives.algorithms import executable, names
 from collectives.launch import launch
-from places import PATIENCE, TASKS
+from places import PATIENCE
 from sweep import each
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("p", each([1, 2, 5], few=[2]))
-def test_ddp_and_fsdp_equal_one_process(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+def test_ddp_and_fsdp_equal_one_process(p: int) -> None:
     events = launch("wrapped_cases", {}, p, timeout=PATIENCE)
     trained: dict[str, set[Any]] = {}
     for event in events:
