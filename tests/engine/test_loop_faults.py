@@ -14,6 +14,7 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.engine import mesh
 from collectives.engine.compile import plan
+from collectives.engine.handshake import signature
 from collectives.engine.mesh import Mesh
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,10 @@ P, N = 3, 100_000
 LATE = 0.3  # seconds: longer than the loop runs before it looks for signals
 SECONDS = 2.0  # the group's timeout where it comes, which is long otherwise
 NO_SIGN = "rank 1 gave no sign in time (late, stopped, or never called): not done within the timeout of 2 s"
-SIGNATURE, OTHER = bytes(40), bytes(39) + b"x"
+SIGNATURE, OTHER = (
+    signature("all_reduce", name, dist.ReduceOp.SUM, torch.float32, N, None, 1, b"a schedule")
+    for name in ("ring", "tree")
+)
 
 
 def call(ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N, algorithm: str = "ring") -> None:
@@ -121,7 +125,7 @@ def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(mon
 
 
 def test_a_peer_that_does_not_listen_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(2, monkeypatch)
+    ranks = Ranks(2, monkeypatch, seconds=SECONDS)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         ranks.groups[0].transport.mesh.addresses[1] = gone.getsockname()
     first, _ = ranks.run(lambda r: call(ranks, r))
