@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -108,8 +109,9 @@ def test_a_small_file_of_rows_cannot_take_gigabytes(tmp_path: Path) -> None:
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), ["x" * 1_000_000])
     parquet.write_table(pa.table({"collective": text}), tmp_path / "texts.parquet")
     with parquet.ParquetWriter(tmp_path / "zeros.parquet", pa.schema([("ranks", pa.int64())])) as file:
+        zeros = pa.table({"ranks": np.zeros(1 << 23, np.int64)})
         for _ in range(40):
-            file.write_table(pa.table({"ranks": pa.array(bytes(1 << 23), pa.uint8()).cast(pa.int64())}))
+            file.write_table(zeros)
     code = """
 import resource, sys
 from collectives.cli import main

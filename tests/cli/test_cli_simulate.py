@@ -131,4 +131,5 @@ def test_the_benchmark_measures_each_goal_in_its_own_process(capsys: Capture, mo
         assert (measured["what"], measured["ranks"], measured["messages"]) == ("small", 12, 2 * 11 * 12)
         assert measured["messages_per_second"] > 0
         assert 10 < measured["peak_mib"] < 4096
+    monkeypatch.setattr(speed, "goals", lambda: [small])
     assert "memory" in run(capsys, "bench-simulator")[1]
