@@ -39,7 +39,7 @@ def write(path: Path, text: str) -> None:
 
 
 def wait_for(path: Path) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 100
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.01)
 
