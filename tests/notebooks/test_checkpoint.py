@@ -17,6 +17,7 @@ import torch
 from collectives_book.data_parallel.training import State, Training, alone, broadcast, load, step, train, write
 from command import started
 from places import PATIENCE
+from sweep import each
 
 TRAINING = Training(steps=30, batch=256, width=16)
 
@@ -27,7 +28,7 @@ def same(one: State, other: State) -> bool:
 
 
 @pytest.mark.integration  # seconds
-@pytest.mark.parametrize("stopped", [1, 10, 29, 30])
+@pytest.mark.parametrize("stopped", each([1, 10, 29, 30], few=[1, 29]))
 def test_a_training_that_resumes_is_the_undisturbed_one(tmp_path: Path, stopped: int) -> None:
     file = str(tmp_path / "run.pt")
     train(replace(TRAINING, steps=stopped), alone(), file=file, every=4)

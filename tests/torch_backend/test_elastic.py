@@ -11,6 +11,7 @@ import pytest
 
 from command import PIPES, started
 from places import PATIENCE
+from sweep import each
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +36,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", each([1, 2], few=[2]))
 def test_ranks_that_torchrun_restarts_meet_again(nodes: int, tmp_path: Path) -> None:
     """On two nodes only the agent of the rank that was killed counts a restart."""
     file = tmp_path / "program.py"
