@@ -157,7 +157,7 @@ def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.integration
 def test_no_candidate_beats_a_winner_of_the_map(tmp_path: Path) -> None:
     """Each winner is, to 1 %, the fastest of all all-reduces that ranks can run, and some simulations are saved."""
-    fields = {"map_nodes": [2, 8], "map_sizes": [8, "32M"], "output": str(tmp_path / "rows")}
+    fields = {"map_nodes": [2, 8], "map_sizes": [8, "256K", "32M"], "output": str(tmp_path / "rows")}
     found = MassiveScale.given(GOOD | fields).run()[0]
     mapped, field = found[found.part == "map"], ["machine", "ranks", "bytes"]
     fields_of = [
@@ -168,7 +168,7 @@ def test_no_candidate_beats_a_winner_of_the_map(tmp_path: Path) -> None:
     ]
     whole = pd.DataFrame(rows([Case("all_reduce", name, p, n, on) for name, on, p, n in fields_of]))
     named, least = fastest(mapped).set_index(field).seconds, whole.groupby(field).seconds.min()
-    assert len(named) == 2 * 2 * 2
+    assert len(named) == 2 * 2 * 3
     assert {*named.index[named > 1.01 * least[named.index]]} == set()
     assert len(mapped) < len(whole)
 
