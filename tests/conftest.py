@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from browsers import CHROMIUM, QUIET
 from collectives import emulator
@@ -40,6 +41,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(TASKS), *filter(None, [os.enviro
 # anew, for three seconds; and pytest all tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Examples that take long say that the machine is busy, and nothing of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A shell that starts the tests in its background has them ignore Ctrl-C, and every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -383,7 +383,7 @@ def scrambled(draw: st.DrawFn) -> Schedule:
 
 
 @pytest.mark.integration  # up to 100,000 additions, counted in Python
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(schedule=scrambled())
 def test_the_proof_agrees_with_counting_in_pythons_integers(schedule: Schedule) -> None:
     right = counted_in_integers(schedule)

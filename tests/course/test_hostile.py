@@ -20,7 +20,7 @@ from command import started
 from course.hostile_rings import HOSTILE, Hostile
 from course.wrong import ASSIGNMENTS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.usefixtures("sandbox")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("sandbox")]
 
 REFERENCE = (ASSIGNMENTS / "ring" / "reference" / "ring.py").read_text()
 

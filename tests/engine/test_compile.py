@@ -184,7 +184,7 @@ def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
 @pytest.mark.integration  # 35 algorithms take 20 seconds
 @pytest.mark.parametrize(("eager", "ahead"), OPPOSITES)
 @pytest.mark.parametrize(("collective", "algorithm"), executable())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(p=st.integers(1, 13), n=st.integers(0, 60), segments=st.integers(1, 6))
 def test_every_plan_comes_out_right(
     collective: str, algorithm: str, eager: bool, ahead: bool, p: int, n: int, segments: int
@@ -376,7 +376,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
 
 @pytest.mark.integration  # seconds
 @pytest.mark.parametrize(("eager", "ahead"), NETWORKS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(schedule=any_schedule(), n=st.integers(0, 9))
 def test_any_schedule_is_played_as_the_interpreter_plays_it(
     eager: bool, ahead: bool, schedule: Schedule, n: int

@@ -25,6 +25,7 @@ from collectives.synthesis.few_steps import (
 )
 from collectives.topology.graph import graph, rank_links
 from collectives.verify import verify
+from places import PATIENCE
 
 DGX1 = rank_links(graph(machine("dgx1")))
 
@@ -68,7 +69,7 @@ def test_dgx_1_has_no_schedule(question: tuple[int, int, int]) -> None:
 def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
     """Return the answer by the chunks alone: no bound and no counts before, and every split."""
     of = Question(links, steps, rounds, chunks)
-    deadline = Deadline(time.monotonic() + 60, threading.Event())
+    deadline = Deadline(time.monotonic() + PATIENCE, threading.Event())
     answers = {check(chunks_of(of, split)[0], deadline) for split in splits(rounds, steps)}
     assert answers <= {"sat", "unsat"}
     return "sat" in answers

@@ -28,7 +28,7 @@ ODD = 1  # the rank that does something else
 
 # Seconds: the group's timeout, and when ranks that have not ended are killed.
 TIMEOUT = 4.0
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 def main(names: list[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from faults import NAMES, ODD, RANKS
 
 from command import finished
+from places import PATIENCE
 from sweep import each
 
 pytestmark = pytest.mark.integration
@@ -38,7 +39,7 @@ def seen(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     """What the ranks told of each fault that is asked for: one process forks the ranks of all."""
     asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
     command = [sys.executable, faults.__file__, *(name for name in NAMES if name in asked), "nothing-left"]
-    done = finished(command, check=True)
+    done = finished(command, check=True, seconds=3 * PATIENCE)
     return {told["fault"]: told["ranks"] for told in map(json.loads, done.stdout.splitlines())}
 
 
