@@ -29,7 +29,7 @@ def make(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in (*INPUTS, "chapters/file.py", "src/file.py", "experiments/file.py"):
+    for name in (*INPUTS, "requirements-cuda.lock", "chapters/file.py", "src/file.py", "experiments/file.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     return tmp_path
