@@ -15,6 +15,7 @@ from collectives_book.data_parallel.training import Training, alone
 from collectives_book.data_parallel.training import train as descent
 from collectives_book.digits import digits, perceptron
 from places import PATIENCE
+from sweep import each
 
 Compute = Callable[[int, torch.Tensor, int], torch.Tensor]
 
@@ -119,7 +120,7 @@ SETTINGS = {"backend": "gloo", "batch": 400, "compute": 0.0, "factor": 1, "slow_
 
 
 @pytest.mark.integration  # seconds
-@pytest.mark.parametrize("workers", [1, 3, 7])
+@pytest.mark.parametrize("workers", each([1, 3, 7], few=[7]))
 def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_any_order(workers: int) -> None:
     """An epoch is three batches of 400 images and one of 300: parts are uneven."""
     (learned, _), steps = digits(), 9
