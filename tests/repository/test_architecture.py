@@ -1,16 +1,10 @@
-"""Import-linter's rules can be broken, rooms keep to their budgets, no peer's bytes are run.
-
-``PYTHONPATH=tests python tests/repository/test_architecture.py`` prints the table of budgets anew: what each room has
-today, rounded up by 3 %.
-"""
+"""Import-linter's rules can be broken, functions stay short, no peer's bytes are run."""
 
 import ast
 import os
 import re
 import shutil
 import sys
-import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,12 +13,10 @@ import pytest
 
 import collectives
 from command import finished
-from places import ROOT, script
+from places import ROOT
 
 SOURCE = Path(collectives.__file__).parents[1]
 PACKAGES = ("collectives", "collectives_book", "collectives_course", "collectives_logs")
-# A cell whose code a page hides, or shows folded.
-HIDDEN = re.compile(r"\b(?:remove-input|remove-cell|hide-input)\b")
 
 
 @cache
@@ -102,28 +94,6 @@ def test_importing_the_package_needs_numpy_alone() -> None:
     assert found - of_numpy - set(sys.stdlib_module_names) == {"collectives"}
 
 
-def rooms() -> Counter[str]:
-    """The lines of ``*.py`` in each room, and of code in the cells of chapters that a page hides."""
-    found: Counter[str] = Counter()
-    for path in (path for folder in (SOURCE, ROOT / "tests", ROOT / ".ci") for path in folder.rglob("*.py")):
-        room, *inside = path.relative_to(SOURCE if path.is_relative_to(SOURCE) else ROOT).parts[:-1]
-        of_library = [room, *inside[:1]] if room == "collectives" else [room]
-        found["/".join(of_library)] += len(path.read_text(encoding="utf8").splitlines())
-    cells = script("gates").CELL
-    for path in (ROOT / "chapters").glob("*.md"):
-        hidden = [cell[3] for cell in cells.finditer(path.read_text(encoding="utf8")) if HIDDEN.search(cell[2] or "")]
-        found["chapters-hidden"] += sum(bool(line.strip()) for code in hidden for line in code.splitlines())
-    return found
-
-
-def test_rooms_keep_to_their_budgets() -> None:
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["tool"]["collectives"]["budgets"]
-    over = [(room, lines) for room, lines in sorted(rooms().items()) if lines > table.get(room, 0)]
-    assert not over, "; ".join(
-        f"{room}: got {lines} lines, expected at most {table.get(room, 0)}" for room, lines in over
-    )
-
-
 def test_functions_stay_short() -> None:
     """The median body has at most 6 lines, and nine of ten have at most 25."""
     found = [node for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -177,7 +147,3 @@ def test_nothing_executes_what_a_peer_sends() -> None:
     assert {name: names & EXECUTES for name, names in found.items() if names & EXECUTES} == {}
     for executor, where in WHERE.items():
         assert {name for name, names in found.items() if executor in names} == where
-
-
-if __name__ == "__main__":
-    print(*(f'"{room}" = {-(-lines * 103 // 100)}' for room, lines in sorted(rooms().items())), sep="\n")
