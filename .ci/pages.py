@@ -37,6 +37,7 @@ KEYS = CACHE / "keys.json"
 READ = ("src", "chapters", "assignments", "examples", "experiments/presets", "requirements.lock", "CITATION.cff")
 # Pages that show what this build has measured, and pages that show a reader's own runs.
 SHOWS_BUILD, SHOWS_OWN = re.compile(r"results/quick|recorded\.table|\bclaims\b"), re.compile(r"\brecorded\b")
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a traceback, for a terminal
 AT_A_TIME = min(os.cpu_count() or 1, 4)
 SILENT_SECONDS = 15
 NOT_READ = {"__pycache__", ".ipynb_checkpoints", "_ext", "_static", "_templates", "images"}
@@ -79,7 +80,8 @@ def main(which: str) -> int:
             page, done = jobs[job], job.result()
             if done.err:
                 pool.shutdown(cancel_futures=True)
-                print(f"{done.exc_string}\nerror: {page}.md: a cell failed", file=sys.stderr)
+                traceback = COLOURS.sub("", done.exc_string)
+                print(f"{traceback}\nerror: {page}.md: a cell failed", file=sys.stderr)
                 return 1
             keep(page, done)
             keys[page] = key(page)
