@@ -7,8 +7,6 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow, shortest_path
 
 from collectives.machine import MAX_VERTICES, Machine
 from collectives.schedule import Ints
@@ -161,6 +159,9 @@ def distances(links: Ints) -> Ints:
     >>> distances(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])).tolist()
     [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
     """
+    from scipy.sparse import csr_array  # its import takes half a second, which the simulator of other machines saves
+    from scipy.sparse.csgraph import shortest_path
+
     found: Ints = np.minimum(shortest_path(csr_array(links), unweighted=True), len(links)).astype(np.int64)
     return found
 
@@ -178,6 +179,9 @@ def flow(capacity: Ints, source: int, sink: int) -> MaxFlow:
     >>> flow(np.array([[0, 2, 1], [0, 0, 1], [0, 0, 0]]), 0, 2)
     MaxFlow(value=2, side=array([0, 1]))
     """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
     if capacity.sum(axis=1).max() > MAX_FLOW:
         raise ValueError(
             "rates of links: got too many digits for exact flows, expected rates with few, such as 12.5GB/s"

@@ -6,13 +6,13 @@ bound is a line of thin dashes. What to see in a figure is a sentence of the pag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import seaborn as sns
-import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,6 +24,24 @@ from collectives.figures.style import LIGHT, Picture, Theme, mark, on_page, pict
 from collectives.units import duration, format_bytes
 from collectives_book.figures.statements import Rows as Rows
 from collectives_book.figures.statements import intervals, us
+
+
+@contextmanager
+def _without(*names: str) -> Iterator[None]:
+    """Let imports of these modules fail for a while, unless they are there already."""
+    absent = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # importing None fails
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+# Seaborn does without scipy's statistics and clusters, which no figure here needs: a second of every page.
+with _without("scipy.stats", "scipy.cluster"):
+    import seaborn as sns
+    import seaborn.objects as so
 
 # Inches. Text in a figure of this width can still be read on a phone.
 WIDTH = 5.6
