@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from collectives.algorithms import ALGORITHMS, PACKED
 from collectives.codecs import current_name, split
-from collectives_book import load
+from collectives_book import computed, load
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACEHOLDER = re.compile(r"\b(?:TODO|FIXME|TBD|XXX)\b|(?i:\blorem ipsum\b|\bcoming soon\b|\bto be written\b)")
@@ -83,6 +83,12 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
                 yield f"{path}:1: stale: {name}: measured with {made[0]}, preset has {typed}"
 
 
+def outdated(folder: Path = computed.FOLDER) -> Iterator[str]:
+    """Yield a fault for each of the computed results that is older than its code, or is not there."""
+    for name in computed.outdated(folder):
+        yield f"{folder / name}.json:1: stale: computed by other code; run: {computed.command(name)}"
+
+
 def fits(given: Any, made: list[Any]) -> bool:
     """Return whether what a preset gives was measured; lists may have been measured in several launches."""
     if isinstance(given, list):
@@ -111,6 +117,7 @@ def sources() -> Iterator[str]:
     yield from cells(sorted((ROOT / "chapters").glob("*.md")))
     for path in (ROOT / "experiments" / "results" / "reference").rglob("*.json"):
         yield from stale(path)
+    yield from outdated()
 
 
 def built(pages: Path) -> Iterator[str]:

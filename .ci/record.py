@@ -1,4 +1,7 @@
-"""Measure every committed row again, on a machine with nothing else to do (`make record`), 90 minutes.
+"""Make every committed row again, on a machine with nothing else to do (`make record`), 90 minutes.
+
+``python .ci/record.py computed`` makes those computed rows alone that are older than their code, five minutes, and
+``python .ci/record.py computed NAME`` those of one name: they are the same on every machine.
 
 Rows go to ``experiments/results/FOLDER``, and once all are there, to ``experiments/results/reference/FOLDER``. What was
 measured before a cut is not measured again. The rows of Slurm come from a job on nodes that are this machine; where
@@ -21,8 +24,8 @@ from collectives.bench.results import read
 from collectives.bench.sweep import sweep
 from collectives.files import replace
 from collectives.units import parse_bytes
+from collectives_book import computed
 from collectives_book.execute import run
-from slurm.four_nodes import cluster, lacking, submit
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 RESULTS = EXPERIMENTS / "results"
@@ -33,7 +36,11 @@ SLURM_SECONDS = 1800
 
 
 def main() -> None:
-    """Measure, then replace what is committed."""
+    """Compute, measure, then replace what is committed."""
+    if sys.argv[1:2] == ["computed"]:
+        compute(sys.argv[2:] or [*computed.outdated()])
+        return
+    compute([*computed.outdated()])
     for hosts in (8, 32):
         check(hosts, RESULTS / "slow-motion" / f"check-{hosts}.jsonl")
     preset = yaml.safe_load((EXPERIMENTS / "presets" / "slow-motion.yaml").read_text(encoding="utf8"))
@@ -49,6 +56,23 @@ def main() -> None:
     for folder in filter(lambda each: (RESULTS / each).exists(), FOLDERS):
         keep(RESULTS / folder, RESULTS / "reference" / folder)
         shutil.rmtree(RESULTS / folder)  # the next call measures again
+
+
+def compute(names: list[str]) -> None:
+    """Make the computed rows of these names; if none differs, their record alone says of which code they are."""
+    for name in names:
+        print(f"==> computed/{name}", file=sys.stderr, flush=True)
+        stem, code = computed.FOLDER / name, computed.code(name)
+        before = read(stem) if stem.with_suffix(".parquet").exists() else None
+        if name == computed.EXPERIMENT:
+            run([EXPERIMENTS / f"{name}.ipynb"], "computed", replace=True)
+            keep(RESULTS / "computed", computed.FOLDER)
+        else:
+            computed.make(name)
+        rows, record = read(stem)
+        if before is not None and before[0].equals(rows):
+            record = before[1] | {"settings": record["settings"]}
+        write_record(stem, record | {"code": code})
 
 
 def keep(measured: Path, reference: Path) -> None:
@@ -76,13 +100,19 @@ def measure(stem: Path, entries: list[dict[str, Any]]) -> None:
     for name in variables:
         del os.environ[name]
     if variables:
-        _, record = read(stem)
-        text = json.dumps(record | {"variables": variables}, indent=1) + "\n"
-        replace(stem.with_suffix(".json"), lambda path: path.write_text(text, encoding="utf8"))
+        write_record(stem, read(stem)[1] | {"variables": variables})
+
+
+def write_record(stem: Path, record: dict[str, Any]) -> None:
+    """Write the record of rows that are there."""
+    text = json.dumps(record, indent=1) + "\n"
+    replace(stem.with_suffix(".json"), lambda path: path.write_text(text, encoding="utf8"))
 
 
 def measure_on_slurm(folder: Path) -> None:
     """Submit the job script of the chapter on clusters, and take its rows."""
+    from slurm.four_nodes import cluster, lacking, submit  # of tests/, where `make record` finds it
+
     if folder.exists():
         return
     if reason := lacking():

@@ -429,7 +429,7 @@ TABLES: dict[str, Callable[[], Any]] = {
     "weak scaling": lambda: rows("reference/slow-motion/weak-scaling").assign(
         exposed=lambda found: found.median_us / found.slower / 1e6  # seconds in the time of the original
     ),
-    "simulated Summit": lambda: rows("quick/massive-scale").loc[lambda found: found.part == "figures"],
+    "simulated Summit": lambda: rows("reference/computed/massive-scale").loc[lambda found: found.part == "figures"],
     "MareNostrum 5": lambda: comparison.compared(MACHINE).assign(
         predicted_over_measured=lambda found: found.us / found.median_us
     ),

@@ -50,7 +50,7 @@ def _name(run: Path, results: Path) -> str:
 
 def _ranks(record: dict[str, Any]) -> str:
     counts = [each["ranks"] for each in record.get("settings", []) if isinstance(each.get("ranks"), int)]
-    return f"{statements.span(counts, '{:.0f}'.format)} ranks" if counts else "simulated"
+    return f"{statements.span(counts, '{:.0f}'.format)} ranks" if counts else "computed"
 
 
 def _link(page: Path) -> str:
@@ -59,9 +59,13 @@ def _link(page: Path) -> str:
 
 
 def pages(run: Path, chapters: Path) -> list[Path]:
-    """Return the chapters that read a run, as ``slow-motion/scaling``: they name its folder, and then its name."""
+    """Return the chapters that read a run, as ``slow-motion/scaling``: they name its folder, and then its name.
+
+    Of ``computed/which-all-reduce`` they ask for the rows by its name alone.
+    """
     within, folder, name = (re.escape(each) for each in (run.parent.as_posix(), run.parent.name, run.name))
-    found = re.compile(rf"/{folder}/{name}(?![\w-])|results/{within}\".*?[/\"]{name}\"", re.DOTALL)
+    ways = [rf"/{folder}/{name}(?![\w-])", rf"results/{within}\".*?[/\"]{name}\"", rf"{folder}\.rows\(\"{name}\""]
+    found = re.compile("|".join(ways), re.DOTALL)
     return [page for page in sorted(chapters.glob("*.md")) if found.search(page.read_text())]
 
 

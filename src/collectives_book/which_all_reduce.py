@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 from collectives.algorithms import ALGORITHMS, candidates
 from collectives.machine import Machine, machine
 from collectives.schedule import Schedule, Step
+from collectives.simulator import scaling
 from collectives.simulator.scaling import Case, Row, column, regimes, row
 from collectives.traffic import traffic
 from collectives.units import duration, format_bytes
@@ -29,6 +31,7 @@ NODES = {
     "summit": ("Summit: nodes of six GPUs that share one port", (2, 3, 4, 8, 16)),
     "ethernet": ("Ethernet: one rank a node, TCP", (4, 6, 8, 12, 16, 64)),
 }
+ALWAYS = ("ring", "recursive_doubling", "halving_doubling")  # rules that always take one algorithm
 FEW, PART = 12, 64 * KIB  # ranks that each other rank can serve by itself; bytes of a part that is large
 
 # By machine, number of ranks and size: the simulations of the algorithms that can be the fastest there.
@@ -52,14 +55,28 @@ def seconds(on: str, collective: str, name: str, p: int, n: int) -> float:
     return float(row(Case(collective, name, p, n, machine(on)))["seconds"])
 
 
-def simulated() -> Times:
-    """Return every field of the map, with all candidates that can be the fastest there. Cost: half a minute."""
-    found: dict[str, dict[int, dict[int, dict[str, Row]]]] = {}
+def computed_rows() -> list[Row]:
+    """Return every field of the map, with all candidates that can be the fastest there and all that a rule picks.
+
+    The ``part`` of a row is "map" or "picked". Pages read them as `computed.rows`, because this takes half a minute.
+    """
+    found, cases = [], []
     for name, (_, nodes) in NODES.items():
         on = machine(name)
-        found[name] = {count * on.ranks_per_node: {n: {} for n in SIZES} for count in nodes}
-        for each in regimes([on], nodes, SIZES, candidates("all_reduce")):
-            found[name][each["ranks"]][each["bytes"]][each["algorithm"]] = each
+        found += [{"part": "map"} | each for each in regimes([on], nodes, SIZES, candidates("all_reduce"))]
+        for count, n in product(nodes, SIZES):
+            p = count * on.ranks_per_node
+            picks = dict.fromkeys((rule(on, p, n), *ALWAYS))
+            cases += [Case("all_reduce", pick, p, n, on) for pick in picks]
+    return found + [{"part": "picked"} | each for each in scaling.rows(cases)]
+
+
+def fields(rows: Rows) -> Times:
+    """Return the fields of the map, from `computed_rows`."""
+    found: dict[str, dict[int, dict[int, dict[str, Row]]]] = {}
+    for each in rows[rows.part == "map"].to_dict("records"):
+        panel = found.setdefault(each["machine"], {})
+        panel.setdefault(each["ranks"], {}).setdefault(each["bytes"], {})[each["algorithm"]] = each
     return found
 
 
@@ -80,23 +97,20 @@ def winners(times: Times) -> Rows:
     return pd.DataFrame(fields)
 
 
-def regrets(times: Times, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
+def regrets(rows: Rows, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
     """Return the times of the picked algorithm over those of the fastest, in each field of a machine."""
-    on = machine(name)
-    return [
-        seconds(name, "all_reduce", pick(on, p, n), p, n) / min(each["seconds"] for each in field.values())
-        for p, fields in times[name].items()
-        for n, field in fields.items()
-    ]
+    on, found = machine(name), []
+    for (p, n), field in rows[rows.machine == name].groupby(["ranks", "bytes"]):
+        picked = field[field.algorithm == pick(on, p, n)].seconds.iloc[0]
+        found.append(float(picked / field[field.part == "map"].seconds.min()))
+    return found
 
 
-def compared(times: Times) -> Rows:
+def compared(rows: Rows) -> Rows:
     """Return the rule's and single algorithms' `regrets` by machine, as text: the median and the worst."""
     picks: dict[str, Callable[[Machine, int, int], str]] = {"the three questions": rule}
-    picks |= {
-        f"always {each}": lambda *_, each=each: each for each in ("ring", "recursive_doubling", "halving_doubling")
-    }
-    found = {said: {name: regrets(times, name, pick) for name in times} for said, pick in picks.items()}
+    picks |= {f"always {each}": lambda *_, each=each: each for each in ALWAYS}
+    found = {said: {name: regrets(rows, name, pick) for name in NODES} for said, pick in picks.items()}
     return pd.DataFrame(found).map(lambda each: f"{median(each):.2f}, at worst {max(each):.1f}").T
 
 
@@ -151,7 +165,7 @@ def leaving(schedule: Schedule, g: int) -> float:
     return float(traffic(replace(schedule, make=make), n).sent.reshape(-1, g).sum(axis=1).max() / n)
 
 
-def calls() -> Rows:
+def calls() -> list[dict[str, Any]]:
     """Return what training Llama 3 8B calls: collective, ranks, bytes, the fastest algorithm, and a plain one over it.
 
     In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all; simulated on `dgx-h100`.
@@ -168,7 +182,7 @@ def calls() -> Rows:
         "expert parallel": ("all_to_all", 64, 2 * activations),
         "gradient norm": ("all_reduce", 64, 4),
     }
-    return pd.DataFrame({said: _call(*call) for said, call in made.items()}).T
+    return [{"said": said} | _call(*call) for said, call in made.items()]
 
 
 PLAIN = {"all_to_all": "pairwise"}  # or the ring

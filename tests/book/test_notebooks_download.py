@@ -46,8 +46,9 @@ def prepared(page: str, address: str = "") -> Any:
     ("page", "root", "extras"),
     [
         ("chapters/two-tree-all-reduce", "..", "pages"),
-        ("chapters/preface", "..", "pages,experiments"),
+        ("chapters/preface", "..", "pages"),
         ("chapters/claims", "..", "pages,experiments"),
+        ("chapters/all-reduce-sweep", "..", "pages,experiments"),
         ("chapters/model-parallelism", "..", "pages,experiments"),
         ("chapters/any-topology", "..", "pages,synthesis"),
         ("assignments/ring/handout", "../..", "pages,course"),
@@ -62,8 +63,8 @@ def test_the_first_cell_sets_up_and_all_others_are_there(page: str, root: str, e
         f"%cd -q collectives/{page.rpartition('/')[0]}",
         f'%pip install -q -e "{root}[{extras}]"',
     ]
-    asks = page in ("chapters/preface", "chapters/claims")
-    assert ("!collectives run ../experiments/massive-scale.ipynb" in first.source) == asks
+    asks = page == "chapters/all-reduce-sweep"
+    assert ("!collectives run ../experiments/all-reduce-sweep.ipynb" in first.source) == asks
     text = nbformat.writes(prepared(page, "https://example.org/book"))
     assert text.count("https://example.org/book") == 1
     assert "REPOSITORY" not in text

@@ -43,7 +43,7 @@ def test_a_run_of_this_build_leads_to_its_notebook(tmp_path: Path) -> None:
     record["settings"][0]["ranks"] = [96, 24576]  # several numbers of ranks are simulated ones
     (tmp_path / "quick" / "massive-scale.json").write_text(json.dumps(record))
     simulated, *measured = recorded.table(tmp_path, ROOT / "chapters").itertuples(index=False)
-    assert ", simulated" in simulated.measured
+    assert ", computed" in simulated.measured
     (quick, *_), (reference, *_) = measured
     assert quick.startswith('<a href="../experiments/results/quick/straggler.html"><b>quick/straggler</b></a><br>')
     assert reference.startswith("<b>reference/straggler</b><br><code>")

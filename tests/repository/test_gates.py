@@ -1,11 +1,13 @@
 """Each gate of `make check` and `make book` finds a planted fault, by file and line, and no other."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from collectives_book import computed
 from places import script
 
 GATES = script("gates")
@@ -48,6 +50,18 @@ def test_a_stale_result(tmp_path: Path) -> None:
     assert not faults()
     for planted in ({"ranks": 4}, {"waiting": "3s"}, {"gradients": 2048}, {"buckets": [1]}, {"algorithms": ["rnig"]}):
         assert len(faults(**planted)) == 1, planted
+
+
+def test_a_computed_result_that_is_older_than_its_code(tmp_path: Path) -> None:
+    for path in computed.FOLDER.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    assert not list(GATES.outdated(tmp_path))
+    path = tmp_path / "slow-host.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "of another day"}))
+    said = "stale: computed by other code; run: python .ci/record.py computed"
+    assert list(GATES.outdated(tmp_path)) == [f"{path}:1: {said} slow-host"]
+    (tmp_path / "after-two-trees.json").unlink()
+    assert [fault.rpartition(" ")[2] for fault in GATES.outdated(tmp_path)] == ["after-two-trees", "slow-host"]
 
 
 def test_an_executed_notebook(tmp_path: Path) -> None:

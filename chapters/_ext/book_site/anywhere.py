@@ -19,7 +19,8 @@ import sys; sys.path.insert(0, "{root}/src")"""
 # What a page has in its cells that needs more than the extra [pages].
 EXTRAS = {
     "course": r"collectives_course",
-    "experiments": r" torch\b|papermill|results/quick|book\.execute|layers import|collectives\.rounding",
+    "experiments": r" torch\b|papermill|results/quick|book\.execute|layers import"
+    r"|collectives\.rounding|import claims\b",
     "synthesis": r"collectives\.synthesis",
 }
 # Results of a build, in no clone: the experiment that makes them, in minutes.
@@ -42,7 +43,6 @@ def prepare(notebook: Any, page: str, address: str) -> None:
 def setup(notebook: Any, page: str, address: str) -> str:
     """Return the code of the first cell."""
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    code = code.replace("import claims", "import claims  # reads results/quick/massive-scale")
     folder = page.rpartition("/")[0]
     root = "/".join(".." for _ in folder.split("/"))
     extras = ",".join(["pages", *(name for name, mark in EXTRAS.items() if re.search(mark, code))])

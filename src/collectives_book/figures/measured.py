@@ -11,6 +11,7 @@ import pandas as pd
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, mark
 from collectives.units import format_bytes, parse_bytes
+from collectives_book import computed
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
@@ -180,7 +181,9 @@ def sureness(record: dict[str, Any]) -> str:
 
 
 def command(record: dict[str, Any], stem: str | Path) -> str:
-    """Return what measures the rows again: a notebook with its preset, or `collectives bench` without a notebook."""
+    """Return what makes the rows again: a notebook with its preset, or `collectives bench` without a notebook."""
+    if "computed" in record["settings"][0]:
+        return computed.command(Path(stem).name)
     name, folder = Path(stem).name, Path(stem).parent.name
     above = [each for each in Path(stem).resolve().parents if each.name == "experiments"]
     if not (home := next((each for each in above if (each / f"{name}.ipynb").exists()), None)):

@@ -1,6 +1,9 @@
 """The experiment ``massive-scale``: all-reduces simulated on many numbers of ranks, and which algorithm is fastest."""
 
+import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import wait
 from itertools import product
 from operator import itemgetter
 from typing import Annotated, Any, Self
@@ -18,6 +21,8 @@ from collectives_book.nccl_formulas import segments
 
 # Ranks between which something is sent.
 Several = Annotated[Ranks, Field(ge=2)]
+
+SILENT_SECONDS = 15.0  # after which a line says how far the simulation is
 
 
 class MassiveScale(Experiment):
@@ -62,10 +67,16 @@ class MassiveScale(Experiment):
         return [*figures, *sorted(columns, key=itemgetter(2), reverse=True)]
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
-        """Simulate on all cores."""
+        """Simulate on all cores, and say after every `SILENT_SECONDS` how far it is."""
+        told = began = time.monotonic()
         with workers() as pool:
-            for found in pool.map(self.simulated, left):
-                keep({"rows": found})
+            jobs = [pool.submit(self.simulated, case) for case in left]
+            for done, job in enumerate(jobs):
+                while wait([job], timeout=max(0.0, told + SILENT_SECONDS - time.monotonic())).not_done:
+                    told = time.monotonic()
+                    said = f"massive-scale: {done} of {len(jobs)} cases after {told - began:.0f} s"
+                    print(said, file=sys.stderr, flush=True)
+                keep({"rows": job.result()})
 
     def simulated(self, case: Sequence[Any]) -> list[Row]:
         """Return the rows of a case; a column has every all-reduce that ranks can run, where it may be the fastest."""

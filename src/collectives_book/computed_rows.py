@@ -1,0 +1,70 @@
+"""Simulated rows of pages that take long to compute; `collectives_book.computed` names and records them."""
+
+from itertools import product
+
+from collectives.algorithms import candidates
+from collectives.machine import Level, Link, Machine, machine
+from collectives.simulator.scaling import Case, Row, regimes
+from collectives.simulator.scaling import rows as simulated
+
+MIB, GIB = 1 << 20, 1 << 30
+
+# Nodes in round numbers: eight GPUs with a port each, or with one for all.
+OWN = Machine(
+    name="a port for each GPU",
+    ranks_per_node=8,
+    inside=Link(overhead=1e-6, rate=250e9),
+    network=Link(overhead=5e-6, rate=25e9),
+)
+SHARED = OWN.model_copy(update={"name": "one shared port", "ports_per_node": 1})
+
+
+def hierarchical_all_reduce() -> list[Row]:
+    """Return the all-reduces that may be the fastest, on up to 16 nodes with a port for each GPU or for all."""
+    return regimes([OWN, SHARED], (2, 3, 4, 6, 8, 16), (8, MIB, 64 * MIB, 256 * MIB, GIB), candidates("all_reduce"))
+
+
+NEWER = ("circulant", "swing", "swing_doubling", "around_slow_rank")
+
+
+def places() -> dict[str, tuple[int, Machine]]:
+    """Return the number of nodes and the machine of each place at which newer algorithms are compared with older ones.
+
+    Racks of four H100 nodes have uplinks for a quarter of their rate; 72 GPUs of a node have NVLink of twice the rate.
+    """
+    h100 = machine("dgx-h100")
+    uplink = Level(name="rack", nodes=4, uplink=4 * 8 * h100.network.rate / 4)
+    inside = h100.inside or h100.network  # it has one, which its type does not say
+    domain = Link(latency=inside.latency, rate=2 * inside.rate)
+    return {
+        "H100": (16, h100.model_copy(update={"levels": (uplink,)})),
+        "Summit": (36, machine("summit")),
+        "NVLink": (1, h100.model_copy(update={"ranks_per_node": 72, "inside": domain})),
+    }
+
+
+def after_two_trees() -> list[Row]:
+    """Return the all-reduces of each group that may be its fastest at each place, for a few, some and many bytes."""
+    groups = {
+        "fastest older": [name for name in candidates("all_reduce") if name not in NEWER],
+        "fastest newer": NEWER,
+        "two trees": ["two_tree"],
+        "a switch that adds": ["in_network"],
+    }
+    found = []
+    for (group, algorithms), (place, (nodes, on)) in product(groups.items(), places().items()):
+        rows = regimes([on], [nodes], (8, MIB, 256 * MIB), algorithms)
+        found += [{"group": group, "place": place} | row for row in rows]
+    return found
+
+
+def slow_host() -> list[Row]:
+    """Return every all-reduce on Ethernet whose last host has half the rate, and a ring whose hosts are all alike."""
+    healthy, cases = machine("ethernet"), []
+    for n, p in product((64 * MIB, GIB), (8, 16)):
+        lame = healthy.model_copy(update={"name": "one slow host", "slower": {p - 1: 2.0}})
+        cases.append(Case("all_reduce", "ring", p, n, healthy))
+        cases += [Case("all_reduce", name, p, n, lame) for name in candidates("all_reduce")]
+        cases += [Case("all_reduce", "around_slow_rank", p, n, lame, cut) for cut in (32, 128, 256)]
+    found = simulated(cases)
+    return [row | {"is_cut": case.segments is not None} for case, row in zip(cases, found, strict=True)]

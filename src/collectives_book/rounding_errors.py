@@ -1,0 +1,26 @@
+"""The errors of rounded sums that the chapter about them shows; `collectives_book.computed` records them."""
+
+from typing import Any
+
+from collectives.algorithms import build
+from collectives.codecs import CODECS
+from collectives.rounding import measure, samples
+
+
+def computed_rows() -> list[dict[str, Any]]:
+    """Return the errors of rounded sums, each algorithm's on five samples of a thousand elements."""
+    ways = ("ring", "two_tree", "recursive_doubling", "one_shot")
+    asked = [(name, p, "normal", "bfloat16") for name in ways for p in (16, 32, 64, 128, 256, 512, 1024)]
+    asked += [(name, 1024, "normal", "bfloat16") for name in ("tree", "halving_doubling")]
+    asked += [(name, 1024, "positive", "bfloat16") for name in (*ways, "tree", "halving_doubling")]
+    asked += [("ring/float32", p, "normal", "bfloat16") for p in (64, 256)]
+    asked += [("ring", 256, "normal", "float16"), ("two_shot", 64, "normal", "bfloat16")]
+    sent = ("ring", "ring/mxint8", "two_shot", *(f"two_shot/{codec}" for codec in CODECS))
+    asked += [(name, 64, "normal", "float32") for name in sent]
+    return [_rounded(*each) for each in asked]
+
+
+def _rounded(name: str, p: int, data: str, dtype: str) -> dict[str, Any]:
+    schedule = build("all_reduce", name, p)
+    errors = measure(schedule, dtype, list(samples(data, p, 5)))
+    return {"algorithm": name, "ranks": p, "data": data, "dtype": dtype} | errors._asdict()
