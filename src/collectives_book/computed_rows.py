@@ -68,3 +68,26 @@ def slow_host() -> list[Row]:
         cases += [Case("all_reduce", "around_slow_rank", p, n, lame, cut) for cut in (32, 128, 256)]
     found = simulated(cases)
     return [row | {"is_cut": case.segments is not None} for case, row in zip(cases, found, strict=True)]
+
+
+def eight_ports() -> list[Row]:
+    """Return collectives of 16 GB on 64 H100, through one port of a node and through eight."""
+    asked = {
+        "all_reduce": ("ring", "multi_channel_ring", "hierarchical_tree", "multi_channel_tree"),
+        "reduce_scatter": ("ring", "multi_channel_ring"),
+        "all_gather": ("ring", "multi_channel_ring"),
+        "broadcast": ("chain", "multi_channel_chain"),
+    }
+    on, cases = machine("dgx-h100"), []
+    for collective, algorithms in asked.items():
+        cases += [Case(collective, name, 64, 16_000_000_000, on) for name in algorithms]
+    return simulated(cases)
+
+
+def eight_ranks() -> list[Row]:
+    """Return every all-reduce of the activations of two models on eight H100, in one node and in eight."""
+    within, cases = machine("dgx-h100"), []
+    apart = within.model_copy(update={"name": "a node for each GPU", "ranks_per_node": 1})
+    for on, n in product((within, apart), (64 * MIB, 128 * MIB)):
+        cases += [Case("all_reduce", name, 8, n, on) for name in candidates("all_reduce")]
+    return simulated(cases)
