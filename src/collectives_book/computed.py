@@ -8,7 +8,8 @@ import ast
 import hashlib
 import importlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,7 +91,7 @@ def code(name: str) -> str:
     Of the maker's module it leaves out the functions that make other rows.
     """
     module, function = COMPUTED[name].maker.split(":")
-    others = {each.maker.partition(":")[2] for each in COMPUTED.values()} - {function}
+    others = frozenset(each.maker.partition(":")[2] for each in COMPUTED.values()) - {function}
     own = SOURCES / f"{module.replace('.', '/')}.py"
     found = hashlib.sha256(said(own.read_text(encoding="utf8"), others).encode())
     for path in files(COMPUTED[name].rooms):
@@ -109,7 +110,8 @@ def files(rooms: Iterable[str]) -> list[Path]:
     return sorted(found)
 
 
-def said(text: str, left_out: Collection[str] = ()) -> str:
+@cache
+def said(text: str, left_out: frozenset[str] = frozenset()) -> str:
     """Return what Python code does, as text: its syntax without comments, docstrings, and the functions left out.
 
     >>> said("x = 1  # one") == said("x=1"), said("x = 1") == said("x = 2")
