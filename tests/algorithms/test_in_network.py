@@ -94,7 +94,15 @@ def test_a_switch_that_contributes_is_rejected(monkeypatch: pytest.MonkeyPatch) 
         held[schedule.p :, :, schedule.p] = 1  # as a rank that holds nothing yet
         return held
 
-    monkeypatch.setattr(import_module("collectives.verify"), "before", contributing)
+    def contributing_bits(schedule: Schedule, each: np.ndarray) -> np.ndarray:
+        held: np.ndarray = bits_before(schedule, each)
+        held[schedule.p :, :, : each.shape[1]] = each[schedule.p]
+        return held
+
+    module = import_module("collectives.verify")  # it keeps bits, and counts if they are wrong
+    bits_before = module._bits_before
+    monkeypatch.setattr(module, "before", contributing)
+    monkeypatch.setattr(module, "_bits_before", contributing_bits)
     with pytest.raises(ScheduleError, match="rank 0 holds uninitialised data 1 times, not 0"):
         verify(build(*IN_NETWORK, 4))
 
