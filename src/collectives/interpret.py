@@ -37,10 +37,30 @@ def apply(step: Step, state: State, combine: Combine = np.add) -> None:
     src, dst, add = step.src[row], step.dst[row], step.add[row]
     cell = dst * state.shape[1] + chunk
     moved = state[src, chunk]
+    if _are_distinct(cell):
+        _write(state, dst, chunk, add, moved, combine)
+        return
     _check_no_conflict(cell, add, state.shape[1])
     state[dst[~add], chunk[~add]] = moved[~add]
     if add.any():
         _reduce(state, cell[add], src[add], moved[add], combine)
+
+
+def _are_distinct(cell: Ints) -> bool:
+    ordered = np.sort(cell)
+    return bool((ordered[1:] != ordered[:-1]).all())
+
+
+def _write(state: State, dst: Ints, chunk: Ints, add: NDArray[np.bool_], moved: State, combine: Combine) -> None:
+    """Write what was moved into cells of which each is written once, so that neither order nor conflicts matter."""
+    if not add.any():
+        state[dst, chunk] = moved
+    elif add.all():
+        state[dst, chunk] = combine(state[dst, chunk], moved)
+    else:
+        state[dst[~add], chunk[~add]] = moved[~add]
+        into = dst[add], chunk[add]
+        state[into] = combine(state[into], moved[add])
 
 
 def _check_no_conflict(cell: Ints, add: NDArray[np.bool_], k: int) -> None:
@@ -58,9 +78,6 @@ def _reduce(state: State, cell: Ints, src: Ints, moved: State, combine: Combine)
     """Reduce the received values into their cells, each cell's operands in rank order."""
     target, group = np.unique(cell, return_inverse=True)
     into = np.divmod(target, state.shape[1])
-    if len(target) == len(cell):  # two operands each: their order does not matter
-        state[into] = combine(state[into], moved[np.argsort(group)])
-        return
     group = np.concatenate([np.arange(len(target)), group])
     order = np.lexsort((np.concatenate([into[0], src]), group))
     operands = np.concatenate([state[into], moved])[order]
