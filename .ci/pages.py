@@ -133,7 +133,9 @@ def key(page: str) -> str:
 @cache
 def around() -> str:
     """Return a digest of what every page can read, and of what it runs with."""
-    packages = sorted(f"{each.name} {each.version}" for each in distributions())
+    installed = {each.name: each.version for each in distributions()}
+    installed.pop("horovod", None)  # it may be installed while pages are executed, and none of these needs it
+    packages = [f"{name} {version}" for name, version in sorted(installed.items())]
     machine = f"{platform.platform()} {platform.python_version()} {os.cpu_count()}"
     return " ".join([*map(digest, (*READ, "experiments/results/reference")), *packages, machine])
 
