@@ -17,6 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypeVar
@@ -108,13 +109,22 @@ def _nearby(folder: Path) -> str:
     return f"; known: {', '.join(known)}" if known else "; expected a folder of assignments/"
 
 
+class _NeverCached(SourceFileLoader):
+    """Load a file as it stands: bytecode would be that of an edit in the same second, of the same length."""
+
+    def path_stats(self, path: Any) -> Any:
+        """Say that nothing is known of the file, so that bytecode is neither read nor written."""
+        raise OSError(path)
+
+
 def _criteria(folder: Path) -> ModuleType:
     name = f"collectives_assignment_{folder.name.replace('-', '_')}"
+    file = folder / "criteria.py"
     # The folder as a package, so that criteria.py may import files next to it: ``from .truths import truth``.
     spec = importlib.util.spec_from_file_location(
-        name, folder / "criteria.py", submodule_search_locations=[str(folder)]
+        name, file, loader=_NeverCached(name, str(file)), submodule_search_locations=[str(folder)]
     )
-    if spec is None or spec.loader is None or not (folder / "criteria.py").is_file():
+    if spec is None or spec.loader is None or not file.is_file():
         raise AssignmentError(f"assignment: {folder.name} has no criteria.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
