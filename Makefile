@@ -122,7 +122,7 @@ unit: env ## Run the tests that start no process: a minute
 	@echo "==> unit tests"
 	@$(BIN)/python -m pytest $(WORKERS) -m "not integration and not extended"
 
-test: env ## Run the tests that need no site: ten minutes
+test: env ## Run the tests that need no site: eleven minutes
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended"
 
