@@ -40,7 +40,12 @@ SHOWS_BUILD, SHOWS_OWN = re.compile(r"results/quick|recorded\.table|\bclaims\b")
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a traceback, for a terminal
 AT_A_TIME = min(os.cpu_count() or 1, 4)
 SILENT_SECONDS = 15
+START_SECONDS = 600  # that a kernel may take to start on a busy machine
 NOT_READ = {"__pycache__", ".ipynb_checkpoints", "_ext", "_static", "_templates", "images"}
+
+
+_running: dict[str, float] = {}  # pages that are executed now, and since when
+_last_said = time.monotonic()
 
 
 def main(which: str) -> int:
@@ -50,32 +55,9 @@ def main(which: str) -> int:
     pages = dict(wanted(which))
     stale = [page for page, notebook in pages.items() if keys.get(page) != key(page) or not is_cached(notebook)]
     print(f"==> pages: {len(stale)} of {len(pages)} to execute, {AT_A_TIME} at a time", flush=True)
-    running, lock = dict[str, float](), threading.Lock()
-    last, ended = [time.monotonic()], threading.Event()
-
-    def say(text: str) -> None:
-        last[0] = time.monotonic()
-        print(f"    {text}", flush=True)
-
-    def wait() -> None:
-        while not ended.wait(1):
-            if time.monotonic() > last[0] + SILENT_SECONDS:
-                with lock:
-                    say(
-                        ", ".join(f"{page}: {time.monotonic() - began:.0f} s so far" for page, began in running.items())
-                    )
-
-    def execute(page: str) -> Any:
-        with lock:
-            running[page] = time.monotonic()
-        done = single_nb_execution(pages[page], str((ROOT / page).parent), None, False, startup_timeout=600)
-        with lock:
-            del running[page]
-        return done
-
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=break_silence, daemon=True).start()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        jobs = {pool.submit(execute, page): page for page in stale}
+        jobs = {pool.submit(execute, page, pages[page]): page for page in stale}
         for number, job in enumerate(as_completed(jobs), start=1):
             page, done = jobs[job], job.result()
             if done.err:
@@ -87,8 +69,31 @@ def main(which: str) -> int:
             keys[page] = key(page)
             KEYS.write_text(json.dumps(keys), encoding="utf8")
             say(f"{page}: {done.time:.1f} s, {number} of {len(stale)}")
-    ended.set()
     return 0
+
+
+def execute(page: str, notebook: Any) -> Any:
+    """Execute a page in a kernel of its own, in its folder, and return what came of it."""
+    _running[page] = time.monotonic()
+    done = single_nb_execution(notebook, str((ROOT / page).parent), None, False, startup_timeout=START_SECONDS)
+    del _running[page]
+    return done
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    global _last_said
+    _last_said = time.monotonic()
+    print(f"    {text}", flush=True)
+
+
+def break_silence() -> None:
+    """Say which pages are executed whenever no line has come for some time, until this process ends."""
+    while True:
+        time.sleep(1)
+        now = time.monotonic()
+        if now > _last_said + SILENT_SECONDS and _running:
+            say(", ".join(f"{page}: {now - began:.0f} s so far" for page, began in list(_running.items())))
 
 
 def wanted(which: str) -> Iterator[tuple[str, Any]]:
