@@ -141,7 +141,7 @@ def test_a_page_with_cells_can_be_downloaded_as_a_notebook(document: str) -> Non
     nbformat.validate(notebook)
     assert any(cell.get("outputs") for cell in notebook.cells)
     if not document.startswith("experiments/"):
-        assert notebook.cells[0].source.startswith("!git clone ")
+        assert notebook.cells[0].source.startswith("!git init ")
         texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
         assert not re.findall(MYST, "\n".join(texts), re.MULTILINE)
     assert '<img class="only-dark"' not in nbformat.writes(notebook)  # or it would have each figure twice
