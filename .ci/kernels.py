@@ -14,10 +14,12 @@ command finds, under JUPYTER_PATH, a kernel named python3. It starts this file a
 Only Linux has what tells the server that a process has ended; elsewhere the command runs with usual kernels.
 """
 
+import atexit
 import json
 import os
 import random
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,26 +54,33 @@ def main(command: list[str]) -> int:
     """Run the command, and return its exit code; its kernels have ended with it."""
     if not IS_POSSIBLE:
         return run_to_its_end(command, dict(os.environ))
-    with tempfile.TemporaryDirectory(prefix="kernels-") as folder:
-        at = Path(folder, "socket")
-        listener = socket.socket(socket.AF_UNIX)
+    folder = Path(tempfile.mkdtemp(prefix="kernels-"))
+    try:
+        return run_with_server(command, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def run_with_server(command: list[str], folder: Path) -> int:
+    """Start the server and run the command, which finds a description of the kernel in the folder."""
+    at = folder / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(at))
         listener.listen(16)
         server = os.fork()
         if not server:
             serve(listener)
-        listener.close()
-        kernel = Path(folder, "kernels", "python3")
-        kernel.mkdir(parents=True)
-        argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), "--kernel", str(at), "{connection_file}"]
-        described = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": True}}
-        (kernel / "kernel.json").write_text(json.dumps(described), encoding="utf8")
-        path = os.pathsep.join(filter(None, (folder, os.environ.get("JUPYTER_PATH"))))
-        try:
-            return run_to_its_end(command, os.environ | {"JUPYTER_PATH": path})
-        finally:
-            os.kill(server, signal.SIGTERM)
-            os.waitpid(server, 0)
+    kernel = folder / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), "--kernel", str(at), "{connection_file}"]
+    described = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": True}}
+    (kernel / "kernel.json").write_text(json.dumps(described), encoding="utf8")
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("JUPYTER_PATH"))))
+    try:
+        return run_to_its_end(command, os.environ | {"JUPYTER_PATH": path})
+    finally:
+        os.kill(server, signal.SIGTERM)
+        os.waitpid(server, 0)
 
 
 def run_to_its_end(command: list[str], environment: dict[str, str]) -> int:
@@ -149,8 +158,9 @@ def become_kernel(request: dict[str, Any], streams: list[int]) -> None:
 
         IPKernelApp.launch_instance(argv=[*request["options"], f"--IPKernelApp.parent_handle={os.getppid()}"])
         code = 0
-    finally:
-        with suppress(ValueError, OSError):
+    finally:  # leaving in the usual way would also leave the blocks of the server, whose copy this process is
+        with suppress(Exception):
+            atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
