@@ -25,8 +25,6 @@ COMPILE = {
     "the engine": "from collectives.engine import group, kernels; kernels.compile_common()",
 }
 SIMULATION = ("simulate", "all_reduce", "ring", "-p", "24", "--machine", "summit")
-# What jupyter-book's build leaves beside the pages, and what the gates and the notebooks to download read.
-BESIDE = ("jupyter_execute",)
 BEGAN = float(os.environ.get("BEGAN") or time.time())
 
 
@@ -84,7 +82,7 @@ def site() -> None:
     shutil.rmtree(NEW, ignore_errors=True)
     run(BIN / "jupyter-book", "build", ROOT, "--path-output", NEW, "-n", "-W", "--keep-going")
     script(".ci/gates.py", "--executed", NEW / "_build" / "jupyter_execute")
-    for name in ("html", *BESIDE):
+    for name in ("html", "jupyter_execute"):
         shutil.rmtree(BUILD / name, ignore_errors=True)
         (NEW / "_build" / name).rename(BUILD / name)
     shutil.rmtree(NEW)

@@ -56,7 +56,7 @@ def main() -> None:
 def find_uv() -> str | None:
     """Return uv's program, which pip installs in the lock's version; None where it cannot be had."""
     block = re.search(r"^uv==.*?(?=^\w|\Z)", LOCK.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL)
-    if not block or os.environ.get("NO_UV"):
+    if not block:
         return None
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(block[0])

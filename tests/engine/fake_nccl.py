@@ -331,12 +331,12 @@ class World:
         self.call(group, collective).wait()
 
     def all_gather_bytes(self, payload: bytes, group: Group, device: torch.device) -> list[bytes]:
-        """Stand in for the one call that makes the host wait; ranks that run later have sent nothing yet."""
+        """Stand in for the one call that makes the host wait; ranks that run later are taken to send the same."""
         self.all_reduce(Tensor(torch.zeros(1)), group=group)
         said, rank = group.shared.said, group.rank()
         said[rank].append(payload)
         nth = len(said[rank]) - 1
-        return [payloads[nth] if nth < len(payloads) else b"" for payloads in said]
+        return [payloads[nth] if nth < len(payloads) else payload for payloads in said]
 
     def run(self) -> None:
         """Carry out all streams, as the host does that waits for them; an error where every one waits for another."""

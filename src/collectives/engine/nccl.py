@@ -65,7 +65,7 @@ def agree(signature: bytes, device: torch.device, group: dist.ProcessGroup) -> N
     its file may differ from host to host.
     """
     for rank, theirs in zip(global_ranks(group), all_gather_bytes(signature, group, device), strict=True):
-        if theirs and (how := difference(theirs, signature)):
+        if how := difference(theirs, signature):
             raise RuntimeError(f"ranks must call alike, but the call of rank {rank} differs from this rank's: {how}")
 
 
