@@ -82,7 +82,7 @@ def _killed(mark: str) -> list[int]:
 
 @contextmanager
 def _heeding_hangups() -> Iterator[None]:
-    """What starts in this block ends by SIGHUP although nohup has us ignore it: no handler lives in a new program."""
+    """Let SIGHUP end what this block starts, also under nohup: a new program has no handler, and the default again."""
     before = signal.getsignal(signal.SIGHUP)
     if before is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)

@@ -64,7 +64,7 @@ def launcher() -> Iterator[Launcher]:
 
 
 def is_closed(stranger: socket.socket) -> bool:
-    """Whether the other end closes soon, whatever it has said before."""
+    """Return True if the other end closes soon, whatever it has said before."""
     stranger.settimeout(PATIENCE)
     try:
         while stranger.recv(1 << 16):

@@ -38,7 +38,9 @@ except DeadKernelError:
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kernels are forked on Linux only")
+@pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="kernels are forked on Linux only: this system has no pidfd_open"
+)
 def test_kernels_are_forks_of_one_process_and_share_nothing(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / ".ci" / "kernels.py", sys.executable, "-c", EXECUTE, tmp_path]
     done = finished([str(word) for word in command], env=os.environ | {"MARK": "here"})

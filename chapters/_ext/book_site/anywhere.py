@@ -1,4 +1,4 @@
-"""A page's notebook on any Jupyter, such as Colab, Kaggle or Binder: its first cell installs the commit built."""
+"""A page's notebook on any Jupyter, such as Colab, Kaggle or Binder: the first cell installs its commit."""
 
 import re
 import subprocess
