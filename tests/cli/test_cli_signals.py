@@ -39,7 +39,7 @@ def at_work(words: str, children: int, cwd: Path | None = None) -> Iterator[AtWo
         main = psutil.Process(command.pid)
 
         def begun() -> bool:
-            """Return True when it is past its imports: its processes are there, or it has used enough processor time."""
+            """Return True once it is past its imports: it has its processes, or has used enough processor time."""
             assert command.poll() is None, command.stderr and command.stderr.read()
             return len(main.children(recursive=True)) >= children and (children or sum(main.cpu_times()[:2]) >= 3)
 
