@@ -140,6 +140,40 @@ def test_a_requeued_job_goes_on_where_it_was(inside: Inside, folder: Path) -> No
     assert rows.error.isna().all()
 
 
+@pytest.mark.timeout(600)
+def test_tasks_of_an_array_share_a_folder_and_one_alone_is_requeued(inside: Inside, folder: Path) -> None:
+    """Two tasks run at the same time, on two nodes each. The one whose rank halts is requeued, and the other's stay."""
+    second = HALTING.replace("*/*.jsonl", "*/task-1/*.jsonl").replace(
+        "= 0 ]", '= 0 ] && [ "$SLURM_ARRAY_TASK_ID" = 1 ]'
+    )
+    (folder / "halting").write_text(second)
+    (folder / "halting").chmod(0o755)
+    variables = {"COLLECTIVES_PYTHON": f"{folder}/halting", "REAL_PYTHON": sys.executable, "SIZES": "4 64 1K 16M"}
+    few = ["-p", "algorithms=[ring]", "-p", "backends=[p2p]", "-p", "repetitions=3"]
+    script = ["--array=0-1", "--ntasks-per-node=1", "experiments/slurm/array.sbatch"]
+    array = queue(inside, folder, *script, "experiments/all-reduce-sweep.ipynb", "slurm-cpu", *few, **variables)
+    results = folder / "experiments" / "results" / f"slurm-cpu-{array}"
+
+    def is_halted() -> bool:
+        return any('"rows"' in path.read_text() for path in results.glob("task-1/*.jsonl"))
+
+    wait_until(is_halted, JOB_SECONDS, "task 1 has no rows of its first size")
+    done = results / "task-0" / "all-reduce-sweep.ipynb"
+    wait_until(done.exists, JOB_SECONDS, "task 0 has not ended")
+    first = [path.stat().st_mtime_ns for path in sorted(done.parent.iterdir())]
+    task = f"{array}_1"
+    inside("scontrol", "requeue", task)
+    wait_until(lambda: "JobState=PENDING" in inside("scontrol", "show", "job", task), 30, "it is not requeued")
+    inside("scontrol", "update", f"job={task}", "StartTime=now")
+    state, log = outcome(inside, task, seconds=2 * JOB_SECONDS)
+    assert state == "COMPLETED 0:0", log
+    assert "1 of 2 cases were measured before" in log
+    rows = [read(results / f"task-{nth}" / "all-reduce-sweep")[0] for nth in (0, 1)]
+    assert [each.bytes.tolist() for each in rows] == [[4, 1024], [64, 16 << 20]]
+    assert all(each.error.isna().all() and not each.wrong.any() for each in rows)
+    assert [path.stat().st_mtime_ns for path in sorted(done.parent.iterdir())] == first, "task 0 has not run again"
+
+
 def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, folder: Path) -> None:
     fewer = ["-p", "steps=12", "-p", "killed_at=8", "-p", "every=3", "-p", "batches=[256, 1024]", "-p", "epochs=1"]
     script = ["--nodes=4", "--ntasks-per-node=1", "experiments/slurm/papermill.sbatch"]
