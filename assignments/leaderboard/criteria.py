@@ -13,11 +13,11 @@ from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import EndedError, Failed
 
 SHAPES = ((1, 1), (2, 1), (7, 1), (1, 5), (3, 4), (2, 8), (6, 2), (8, 8))
-PRACTICE = 1  # another stream of random numbers than the secret machine's
+PRACTICE = 1  # another stream of random numbers than a graded machine's
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """A machine to practise on. The secret one is drawn apart from it."""
+    """A machine to practise on. The secret one does not follow from this seed, which all starters of a course share."""
     practice = race(seed, PRACTICE)
     return {"machine": practice.description(), "sizes": list(practice.sizes)}
 
@@ -28,22 +28,24 @@ def _shape(nodes: int, per_node: int) -> Race:
 
 
 def proved(submission: Submission) -> None:
-    shapes = [_shape(*shape) for shape in SHAPES]
-    cases = [(each.p, (each.description(), n)) for each in shapes for n in (8, 1_000_003)]
-    secret = race(submission.seed)
+    random = submission.random
+    drawn = [tuple(shape) for shape in random.integers((3, 2), (12, 6), (2, 2)).tolist()]
+    shapes = [_shape(*shape) for shape in (*SHAPES, *drawn)]
+    sizes = 8, 1_000_003, int(2 ** random.uniform(10, 26))
+    cases = [(each.p, (each.description(), n)) for each in shapes for n in sizes]
+    secret = race(submission.number)
     prove_each(submission, "schedule", [*cases, *((secret.p, (secret.description(), n)) for n in secret.sizes)])
 
 
 Times = list[tuple[Standing, float]]
-_last: dict[tuple[Path, int], Times | EndedError] = {}
+_last: dict[Path, Times | EndedError] = {}
 
 
 def _times(submission: Submission) -> Times:
     """The submission's race, run once for all criteria: each grading has a folder of its own."""
-    key = submission.folder, submission.seed
-    found = _last.get(key) or _raced(submission)
+    found = _last.get(submission.folder) or _raced(submission)
     _last.clear()
-    _last[key] = found
+    _last[submission.folder] = found
     if isinstance(found, EndedError):
         raise found
     return found
@@ -58,10 +60,10 @@ def _raced(submission: Submission) -> Times | EndedError:
 
 def _proved_and_timed(submission: Submission) -> Times:
     """What is timed has to be right first."""
-    on, found = race(submission.seed), []
+    on, found = race(submission.number), []
     cases = [(on.p, (on.description(), n)) for n in on.sizes]
     for standing, (call, made) in zip(
-        standings(submission.seed), schedules(submission, "schedule", cases), strict=True
+        standings(submission.number), schedules(submission, "schedule", cases), strict=True
     ):
         prove(call, made)
         found.append((standing, seconds(call, made, on.machine, standing.n)))
@@ -115,7 +117,7 @@ def _within(most: float) -> Callable[[Submission], dict[str, Any]]:
 
 
 CRITERIA = [
-    Criterion("proved", 30, "An all-reduce, proved on machines of nine shapes.", proved),
+    Criterion("proved", 30, "An all-reduce, proved on machines of eleven shapes, two of them drawn.", proved),
     Criterion("ring", 20, "On the secret machine never slower than the ring, and 1.5 times as fast on average.", ring),
     Criterion(
         "near",

@@ -48,7 +48,7 @@ def _measured(submission: Submission, alpha: float, beta: float) -> tuple[RunRes
     p, peer = 4, submission.variant["peer"]
     late = tuple(5e-3 if rank == peer else 0.0 for rank in range(p))
     network = Network(alpha, beta, late=late)
-    played = submission.run("measure", [[]] * p, network, Noisy, seed=int(submission.secret or "0", 16), peer=peer)
+    played = submission.run("measure", [[]] * p, network, Noisy, seed=submission.number, peer=peer)
     told = played.values[0]
     if not isinstance(told, list) or len(told) != 2:
         raise Failed(f"measure: rank 0 returned {told!r:.80}, expected (sizes, seconds)")
@@ -103,10 +103,10 @@ def rules(submission: Submission) -> None:
     if len(counts) < 4 or max(counts) < 100 * min(counts):
         text = f"{len(counts)} sizes from {min(counts):,.0f} to {max(counts):,.0f} bytes"
         raise Failed(f"measure: got {text}, expected 4 or more, the largest 100 times the smallest")
-    if min(counts.values()) < 7:
-        raise Failed(
-            f"measure: got {min(counts.values())} samples of a size, expected 7 or more: some are far too long"
-        )
+    halves = _there_and_back(played, submission.variant["peer"])
+    least = min(min(told, len(halves.get(int(size), ()))) for size, told in counts.items())
+    if least < 7:  # a message there and back is one sample, however often it is told
+        raise Failed(f"measure: got {least} samples of a size, expected 7 or more: some are far too long")
 
 
 def _need_fit(
@@ -165,17 +165,20 @@ def _predicted(submission: Submission, p: int, alpha: float, beta: float) -> flo
 
 
 def prediction(submission: Submission) -> None:
-    for p in (16, submission.variant["ranks"], 100, 256):
+    random = submission.random
+    # A whole number of segments is up to 3% from the best at 13 and 19 ranks, so these are not drawn.
+    drawn = int(random.choice([10, 12, 14])), int(random.choice([11, 15])), 2 * int(random.integers(10, 120)) + 1
+    for p in (8, 16, submission.variant["ranks"], 100, 256, *drawn):
         alpha, beta = _link(submission)
         told = _predicted(submission, p, alpha, beta)
         ring, trees = _ring(p, told, alpha, beta), _trees(p, told, alpha, beta)
-        if abs(ring - trees) > 0.01 * trees:
+        if told <= 0 or abs(ring - trees) > 0.01 * trees:
             text = f"{told:,.0f} bytes; there the ring takes {ring:.4g} s and the trees take {trees:.4g} s"
             raise Failed(f"crossing({p}, {alpha:.3g}, {beta:.3g}): got {text}, expected the same")
 
 
 def no_crossing(submission: Submission) -> None:
-    for p in (2, 3, 4, 6):
+    for p in (2, 3, 4, 5, 6):
         told = _predicted(submission, p, *_link(submission))
         if told > 0:
             raise Failed(f"crossing({p}, …): got {told:,.0f} bytes, expected 0: the ring leads at all sizes")

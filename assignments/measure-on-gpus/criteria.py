@@ -14,7 +14,12 @@ from .consistent import need_consistent
 Row = dict[str, Any]
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 LENGTH = 3000  # of a trace, in microseconds
-KERNELS = ("ampere_sgemm_128x64_tn", "void at::native::vectorized_elementwise_kernel<4>", "multi_tensor_apply_kernel")
+KERNELS = (
+    "ampere_sgemm_128x64_tn",
+    "void at::native::vectorized_elementwise_kernel<4>",
+    "multi_tensor_apply_kernel",
+    "void pack_for_nccl<float>",
+)
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -102,7 +107,7 @@ def odd_lines(submission: Submission) -> None:
 
 def bandwidth(submission: Submission) -> None:
     for collective in COLLECTIVES:
-        for p in (1, 2, 7, 8, 64):
+        for p in (1, 2, 7, 8, 64, int(submission.random.integers(9, 60))):
             nbytes, seconds = int(submission.random.integers(1, 1 << 30)), float(submission.random.uniform(1e-5, 1e-2))
             told = submission.call("busbw", collective, p, nbytes, seconds)
             wanted = CONTRACTS[collective].factor(p) * nbytes / seconds / 1e9
@@ -123,7 +128,7 @@ def sizes_won(submission: Submission) -> None:
                 outlier = 50 if typical == fast else 0.02  # neither means nor minima tell which is faster
                 seconds = typical * np.where(np.arange(5) == 2, outlier, random.uniform(0.97, 1.03, 5))
                 rows += [{"bytes": nbytes, "seconds": float(each)} for each in seconds]
-        second.append({"bytes": 1 << 30, "seconds": 1.0})  # a size that only one has
+        second += [{"bytes": nbytes, "seconds": 1e-9} for nbytes in (1000, 3000, 1 << 30)]  # sizes that only one has
         first, second = ([rows[i] for i in random.permutation(len(rows))] for rows in (first, second))
         wanted = sizes[wins - 1] if wins else 0
         told = submission.call("faster_up_to", first, second)
@@ -131,6 +136,18 @@ def sizes_won(submission: Submission) -> None:
             if told != wanted:
                 text = f"got {told!r:.80}, expected {wanted:,}: faster there and at each smaller size"
                 raise Failed(f"faster_up_to: {text}")
+    _need_tie_to_end(submission, sizes)
+
+
+def _need_tie_to_end(submission: Submission, sizes: list[int]) -> None:
+    """At one size both take the same time, so the first is faster only up to the one before."""
+    even = int(submission.random.integers(1, len(sizes) - 1))
+    first = [{"bytes": nbytes, "seconds": 1e-5 * (at + 1)} for at, nbytes in enumerate(sizes)]
+    second = [{**row, "seconds": row["seconds"] * (1 if at == even else 2)} for at, row in enumerate(first)]
+    told, wanted = submission.call("faster_up_to", first, second), sizes[even - 1]
+    with reading("faster_up_to"):
+        if told != wanted:
+            raise Failed(f"faster_up_to: got {told!r:.80}, expected {wanted:,}: at the next size both are as fast")
 
 
 def _event(cat: str, name: str, start: int, length: int, tid: int = 7, ph: str = "X") -> Row:
@@ -223,7 +240,8 @@ def best(submission: Submission) -> None:
     rows = []
     for place, cap in enumerate(caps):
         typical = 0.02 * (1 + 0.1 * place)
-        seconds = typical * random.uniform(0.99, 1.01, enough - 1 if place == 0 else enough + 2)
+        samples = enough - 1 if place == 0 else enough + 2 * (place - 1)  # the best has as many as it needs
+        seconds = typical * random.uniform(0.99, 1.01, samples)
         if place == 1:
             seconds[0] *= 30  # a mean would choose another
         if place == 2:

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collectives_course.submission import Criterion, Submission, check_bounds, check_equal, random_buffers
+from collectives_course.submission import (
+    Criterion,
+    Submission,
+    check_all_bounds,
+    check_equal,
+    drawn_case,
+    random_buffers,
+)
 from collectives_course.verdict import EndedError, Failed
 from collectives_course.world import Network, Rank, RunResult, World
 
@@ -47,7 +54,8 @@ def _need(
     submission: Submission, call: str, p: int = 4, n: int = 12, dtype: DTypeLike = float, first: int = 0, **options: Any
 ) -> RunResult:
     """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
-    buffers = [each.astype(dtype) + np.dtype(dtype).type(first) for each in random_buffers(submission, p, n)]
+    sign = np.where(np.arange(n) % 2, 1, -1 if np.dtype(dtype).kind in "if" else 1).astype(dtype)
+    buffers = [sign * (each.astype(dtype) + np.dtype(dtype).type(first)) for each in random_buffers(submission, p, n)]
     played = submission.run(call, [[each.copy()] for each in buffers], **options)
     ranks = _order(submission, p)
     right, parts = result_of(call, ranks, buffers), parts_of(call, ranks, n)
@@ -90,19 +98,18 @@ def _works(call: str) -> Callable[[Submission], None]:
 
 
 def any_ranks(submission: Submission, call: str) -> None:
-    for p in (1, 2, 3, 5, 8):
+    for p in (1, 2, 3, 5, 8, int(np.random.default_rng([submission.number, 23]).integers(9, 13))):
         _need(submission, call, p, 3 * p)
 
 
 def any_length(submission: Submission, call: str) -> None:
-    for n in (0, 1, 3, 5, 6, 7, 103):
+    for n in (0, 1, 3, 5, 6, 7, 103, int(submission.random.integers(1025, 5000))):
         _need(submission, call, n=n)
 
 
 def any_length_and_bounds(submission: Submission) -> None:
     _for_each(any_length)(submission)
-    for n in (0, 3, 10, 12, 103):
-        check_bounds(submission, n, 4)
+    check_all_bounds(submission)
 
 
 def dtypes(submission: Submission, call: str) -> None:
@@ -111,9 +118,13 @@ def dtypes(submission: Submission, call: str) -> None:
 
 
 def tree(submission: Submission) -> None:
-    p = 8
+    for p, n in ((8, 16), drawn_case(submission, 0)):
+        _need_tree(submission, p, n)
+
+
+def _need_tree(submission: Submission, p: int, n: int) -> None:
     ranks = _order(submission, p)
-    sent = {(message.src, message.dst) for message in _need(submission, "broadcast", p, 16).sent}
+    sent = {(message.src, message.dst) for message in _need(submission, "broadcast", p, n).sent}
     for position in range(1, p):
         parent = position - (1 << (position.bit_length() - 1))
         wanted = ranks[parent], ranks[position]
@@ -131,15 +142,22 @@ def _ranks(numbers: list[int]) -> str:
 
 def steps(submission: Submission, call: str) -> None:
     """Simulated, so it is the same in every run."""
-    p, n, alpha, beta = 8, 1024, 1e-6, 1e-9
-    most, size = (3, 8 * n) if call == "broadcast" else (2 * (p - 1), 8 * n // p)
-    taken = _need(submission, call, p, n, network=Network(alpha, beta)).seconds / (alpha + beta * size)
-    if taken > 1.01 * most:
-        raise Failed(f"{call}, p = {p}: it takes the time of {taken:.1f} steps, expected at most {most}")
+    alpha, beta = 1e-6, 1e-9
+    for p, n in ((8, 1024), drawn_case(submission, 1)):
+        rounds = (p - 1).bit_length()
+        most, size = (rounds, 8 * n) if call == "broadcast" else (2 * (p - 1), 8 * n // p)
+        taken = _need(submission, call, p, n, network=Network(alpha, beta)).seconds / (alpha + beta * size)
+        if taken > 1.01 * most:
+            raise Failed(f"{call}, p = {p}: it takes the time of {taken:.1f} steps, expected at most {most}")
 
 
 def slow_rank(submission: Submission) -> None:
-    p, n, alpha, beta, late = 4, 1024, 1e-6, 1e-9, 1e-3
+    for p, n in ((4, 1024), drawn_case(submission, 2)):
+        _need_slow_rank_last(submission, p, n)
+
+
+def _need_slow_rank_last(submission: Submission, p: int, n: int) -> None:
+    alpha, beta, late = 1e-6, 1e-9, 1e-3
     slow = submission.variant["slow"]
     network = Network(alpha, beta, late=tuple(late if rank == slow else 0.0 for rank in range(p)))
     message = alpha + beta * n * 8 / p
@@ -151,14 +169,18 @@ def slow_rank(submission: Submission) -> None:
 
 
 def messages(submission: Submission, call: str) -> None:
-    p = 4
-    sent, most = len(_need(submission, call, p).sent), (p - 1) * (p if call == "all_gather" else 1)
-    if sent > most:
-        raise Failed(f"{call}, p = {p}: got {sent} messages, expected at most {most}")
+    for p, n in ((4, 12), drawn_case(submission, 3)):
+        sent, most = len(_need(submission, call, p, n).sent), (p - 1) * (p if call == "all_gather" else 1)
+        if sent > most:
+            raise Failed(f"{call}, p = {p}: got {sent} messages, expected at most {most}")
 
 
 def traffic(submission: Submission, call: str) -> None:
-    p, n = 4, 1024
+    for p, n in ((4, 1024), drawn_case(submission, 4)):
+        _need_traffic(submission, call, p, n)
+
+
+def _need_traffic(submission: Submission, call: str, p: int, n: int) -> None:
     root, most = _order(submission, p)[0], (p - 1) * n * 8 // p
     played = _need(submission, call, p, n)
     sent = played.bytes_sent(p)
@@ -169,23 +191,26 @@ def traffic(submission: Submission, call: str) -> None:
     }
     for what, got in counted[call].items():
         if got > most:
-            raise Failed(f"{call}: {what} {got:,} bytes, expected {most:,}: each chunk once")
+            raise Failed(f"{call}, p = {p}: {what} {got:,} bytes, expected {most:,}: each chunk once")
 
 
 def small_buffers(submission: Submission, call: str) -> None:
-    _need(submission, call, network=Network(small_buffers=True))
+    for p, n in ((4, 12), drawn_case(submission, 5)):
+        _need(submission, call, p, n, network=Network(small_buffers=True))
 
 
 def received(submission: Submission, call: str) -> None:
-    left = _need(submission, call).unreceived
-    if left:
-        src, dst = left[0]
-        raise Failed(f"{call}: a message from rank {src} to rank {dst} is never received; the next call would get it")
+    for p, n in ((4, 12), drawn_case(submission, 6)):
+        if left := _need(submission, call, p, n).unreceived:
+            src, dst = left[0]
+            text = f"a message from rank {src} to rank {dst} is never received; the next call would get it"
+            raise Failed(f"{call}, p = {p}: {text}")
 
 
 def send_and_recv(submission: Submission, call: str) -> None:
     used: list[str] = []
-    _need(submission, call, world=Asked, used=used)
+    for p, n in ((4, 12), drawn_case(submission, 7)):
+        _need(submission, call, p, n, world=Asked, used=used)
     if used:
         raise Failed(f"{call}: {used[0]}, expected send and recv only")
 
@@ -195,14 +220,14 @@ CRITERIA = [
     Criterion("scatter", 8, "scatter on four ranks, twelve elements.", _works("scatter")),
     Criterion("gather", 8, "gather on four ranks, twelve elements.", _works("gather")),
     Criterion("all-gather", 11, "all_gather on four ranks, twelve elements.", _works("all_gather")),
-    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8.", _for_each(any_ranks)),
+    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8, and one from 9 to 12.", _for_each(any_ranks)),
     Criterion(
         "any-length",
         10,
         "Any length: 0, 1, fewer than p, not divisible by p; bounds puts larger chunks first.",
         any_length_and_bounds,
     ),
-    Criterion("dtypes", 5, "float32, int32, int64 and uint8.", _for_each(dtypes)),
+    Criterion("dtypes", 5, "float32, int32, int64 and uint8, also below 0.", _for_each(dtypes)),
     Criterion("tree", 5, "broadcast follows the binomial tree of your order.", tree),
     Criterion(
         "steps",

@@ -3,9 +3,17 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from collectives_course.submission import Criterion, Submission, all_equal, check_bounds, check_equal, random_buffers
+from collectives_course.submission import (
+    Criterion,
+    Submission,
+    all_equal,
+    check_all_bounds,
+    check_equal,
+    drawn_case,
+    random_buffers,
+)
 from collectives_course.verdict import EndedError, Failed
 from collectives_course.world import Network, RunResult
 
@@ -55,15 +63,14 @@ def four_ranks(submission: Submission) -> None:
 
 
 def any_ranks(submission: Submission) -> None:
-    for p in (1, 2, 3, 5, 8):
+    for p in (1, 2, 3, 5, 8, int(submission.random.integers(9, 13))):
         _need_sum(submission, p, 3 * p)
 
 
 def any_length(submission: Submission) -> None:
-    for n in (0, 1, 3, 5, 6, 7, 103):
+    for n in (0, 1, 3, 5, 6, 7, 103, int(submission.random.integers(1025, 5000))):
         _need_sum(submission, 4, n)
-    for n in (0, 3, 10, 12, 103):
-        check_bounds(submission, n, 4)
+    check_all_bounds(submission)
 
 
 def dtypes(submission: Submission) -> None:
@@ -71,7 +78,8 @@ def dtypes(submission: Submission) -> None:
     p, n = 4, 8
     in_float64 = sum(_need_sum(submission, p, n).bytes_sent(p))
     for dtype, first in ((np.float32, 0), (np.int32, 2**28 + 1), (np.int64, 2**53 + 1), (np.uint8, 101)):
-        buffers = [first + 2 * np.arange(n, dtype=dtype) + dtype(2 * n * rank) for rank in range(p)]
+        sign = (-1) ** np.arange(n) if np.dtype(dtype).kind == "i" else np.ones(n, int)
+        buffers = [sign.astype(dtype) * (first + 2 * np.arange(n, dtype=dtype) + 2 * n * rank) for rank in range(p)]
         sent = sum(_need_result(submission, [each.astype(dtype) for each in buffers]).bytes_sent(p))
         expected = in_float64 * np.dtype(dtype).itemsize // 8
         if sent > expected:
@@ -87,7 +95,11 @@ def mean(submission: Submission) -> None:
     Dividing by p and multiplying by 1/p round differently; both come once, after the sum, so both are right.
     """
     _need_sum(submission, 4, 12, "mean")
-    p, n = 3, 300
+    for p, n in ((3, 300), (5, 303)):
+        _need_mean(submission, p, n)
+
+
+def _need_mean(submission: Submission, p: int, n: int) -> None:
     buffers = random_buffers(submission, p, n)
     played = _need_result(submission, buffers, "mean")
     total = np.sum(buffers, axis=0)
@@ -101,18 +113,34 @@ def mean(submission: Submission) -> None:
 
 
 def same_bits(submission: Submission) -> None:
-    random = submission.random
-    buffers = [(random.standard_normal(20) * 10.0 ** random.integers(-8, 9, 20)).astype(np.float32) for _ in range(4)]
-    played = submission.run("all_reduce", [[each.copy(), "sum"] for each in buffers])
-    error = np.abs(played.arguments[0][0] - np.sum(buffers, axis=0, dtype=float))
-    if not (error <= 1e-6 * np.sum(np.abs(buffers), axis=0)).all():  # NaN is not right, either
-        raise Failed("all_reduce of float32: the sum is wrong by more than rounding")
-    all_equal(played, "all_reduce of float32: the same bits on all ranks")
-    _need_messages(played, 4, 2 * 3 * buffers[0].nbytes, "all_reduce of float32")
+    """Sums that every order of additions rounds otherwise, and among them infinity and what is not a number."""
+    for dtype, rounding in ((np.float32, 1e-6), (np.float64, 2e-15)):
+        _need_same_bits(submission, dtype, rounding)
+
+
+def _need_same_bits(submission: Submission, dtype: DTypeLike, rounding: float) -> None:
+    random, p, n = submission.random, 4, 23
+    buffers = [(random.standard_normal(n) * 10.0 ** random.integers(-8, 9, n)).astype(dtype) for _ in range(p)]
+    for value in (np.nan, np.inf, -np.inf):
+        buffers[int(random.integers(p))][int(random.integers(n))] = value
+    played, what = submission.run("all_reduce", [[each.copy(), "sum"] for each in buffers]), np.dtype(dtype).name
+    found, exact = played.arguments[0][0], np.sum(buffers, axis=0, dtype=np.longdouble)
+    is_number = np.isfinite(exact)
+    error = np.abs(found[is_number] - exact[is_number])
+    if not (error <= rounding * np.sum(np.abs(buffers), axis=0)[is_number]).all():
+        raise Failed(f"all_reduce of {what}: the sum is wrong by more than rounding")
+    if not np.array_equal(found[~is_number], exact[~is_number], equal_nan=True):
+        raise Failed(f"all_reduce of {what}: got {found[~is_number]}, expected {exact[~is_number]}")
+    all_equal(played, f"all_reduce of {what}: the same bits on all ranks")
+    _need_messages(played, p, 2 * (p - 1) * buffers[0].nbytes, f"all_reduce of {what}")
 
 
 def owners(submission: Submission) -> None:
-    p, n = 4, 12
+    for p, n in ((4, 12), (3, 3 * int(submission.random.integers(5, 200)))):
+        _need_owners(submission, p, n)
+
+
+def _need_owners(submission: Submission, p: int, n: int) -> None:
     buffers = random_buffers(submission, p, n)
     played = submission.run("share_reduce", [[each] for each in buffers])
     total = np.sum(buffers, axis=0)
@@ -143,23 +171,30 @@ def _need_shared(submission: Submission, p: int, n: int) -> None:
 
 
 def neighbours(submission: Submission) -> None:
-    p = 4
-    played = _need_sum(submission, p, 12)
-    for message in played.sent:
-        expected = (message.src + submission.variant["direction"]) % p
-        if message.dst != expected:
-            raise Failed(f"rank {message.src} sends to rank {message.dst}, expected only its next rank, {expected}")
+    for p, n in ((4, 12), drawn_case(submission, 0)):
+        for message in _need_sum(submission, p, n).sent:
+            expected = (message.src + submission.variant["direction"]) % p
+            if message.dst != expected:
+                text = f"rank {message.src} sends to rank {message.dst}, expected only its next rank, {expected}"
+                raise Failed(f"p = {p}: {text}")
 
 
 def traffic(submission: Submission) -> None:
-    p, n = 4, 1024
+    p, n = drawn_case(submission, 1)
+    for ranks, length in ((4, 1024), (p, n), (p, n - 1)):
+        _need_traffic(submission, ranks, length)
+
+
+def _need_traffic(submission: Submission, p: int, n: int) -> None:
+    """Raise Failed for a byte more or less than p divides, or for more than the larger chunks have."""
     played = _need_sum(submission, p, n)
-    expected = 2 * (p - 1) * n * 8 // p
+    chunk = 8 * -(-n // p)
+    expected = 2 * (p - 1) * chunk
     for rank, (sent, messages) in enumerate(zip(played.bytes_sent(p), played.messages_sent(p), strict=True)):
-        if sent != expected:
+        if sent > expected or (sent < expected and n % p == 0):
             raise Failed(
                 f"rank {rank} sent {sent:,} bytes, expected {expected:,}, which is {2 * (p - 1)} chunks of "
-                f"{n * 8 // p:,}: {sent / expected:.2f} times as many"
+                f"{chunk:,}: {sent / expected:.2f} times as many"
             )
         if messages != 2 * (p - 1):
             raise Failed(f"rank {rank} sent {messages} messages, expected {2 * (p - 1)}: one chunk a step")
@@ -167,20 +202,28 @@ def traffic(submission: Submission) -> None:
 
 def time(submission: Submission) -> None:
     """Simulated, so it is the same in every run: 2(p - 1) steps, in each of which all ranks send at once."""
-    p, n, alpha, beta = 4, 1024, 1e-6, 1e-9
-    played = _need_sum(submission, p, n, alpha=alpha, beta=beta)
-    expected = 2 * (p - 1) * (alpha + beta * n * 8 / p)
-    if played.seconds > 1.01 * expected:
-        steps = played.seconds / expected * 2 * (p - 1)
-        raise Failed(f"it takes the time of {steps:.1f} steps, expected {2 * (p - 1)}: ranks wait, or send too much")
+    alpha, beta = 1e-6, 1e-9
+    for p, n in ((4, 1024), drawn_case(submission, 2)):
+        played = _need_sum(submission, p, n, alpha=alpha, beta=beta)
+        expected = 2 * (p - 1) * (alpha + beta * n * 8 / p)
+        if played.seconds > 1.01 * expected:
+            steps = played.seconds / expected * 2 * (p - 1)
+            text = f"it takes the time of {steps:.1f} steps, expected {2 * (p - 1)}: ranks wait, or send too much"
+            raise Failed(f"p = {p}: {text}")
 
 
 def small_buffers(submission: Submission) -> None:
-    _need_sum(submission, 4, 12, small_buffers=True)
+    for p, n in ((4, 12), drawn_case(submission, 3)):
+        _need_sum(submission, p, n, small_buffers=True)
 
 
 def received(submission: Submission) -> None:
-    left = _need_sum(submission, 4, 12).unreceived
+    p, n = drawn_case(submission, 4)
+    for left in (_need_sum(submission, *case).unreceived for case in ((4, 12), (p, n), (p, n - 1))):
+        _need_none(left)
+
+
+def _need_none(left: list[tuple[int, int]]) -> None:
     if left:
         src, dst = left[0]
         raise Failed(f"a message from rank {src} to rank {dst} is never received; the next call would get it")
@@ -188,14 +231,14 @@ def received(submission: Submission) -> None:
 
 CRITERIA = [
     Criterion("sum", 15, "The sum of four ranks, twelve elements.", four_ranks),
-    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8.", any_ranks),
+    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8, and one from 9 to 12.", any_ranks),
     Criterion(
         "any-length",
         10,
         "Any length: 0, 1, fewer than p, not divisible by p; bounds puts larger chunks first.",
         any_length,
     ),
-    Criterion("dtypes", 5, "float32, int32, int64 and uint8, sent and added as they are.", dtypes),
+    Criterion("dtypes", 5, "float32, int32, int64 and uint8, also below 0, sent and added as they are.", dtypes),
     Criterion("mean", 10, "The mean: add first, then divide once.", mean),
     Criterion("same-bits", 5, "All ranks end with the same bits.", same_bits),
     Criterion("owners", 10, "share_reduce leaves chunk owned(rank, p) complete, share_only passes it to all.", owners),

@@ -145,7 +145,7 @@ def any_ranks(submission: Submission) -> None:
 
 
 def average(submission: Submission) -> None:
-    for p in (2, 3):
+    for p in (2, 3, 4):
         _, _, factors = _even(submission, p)
         for rank, factor in enumerate(factors):
             if abs(factor - 1) > LOOSE:
@@ -159,11 +159,15 @@ def uneven(submission: Submission) -> None:
     _one_step(submission, model, _shards(submission, model, (5, 0, 2)))
 
 
-@np.errstate(all="ignore")
 def several_steps(submission: Submission) -> None:
-    steps, rate, start = 4, 0.1, _model(submission, 4)
-    batches = [_shards(submission, start, (3, 3)) for _ in range(steps)]
-    played = _train(submission, [start] * 2, batches, rate)
+    start = _model(submission, 4)
+    _need_equal(submission, start, [_shards(submission, start, sizes) for sizes in ((3, 3), (5, 2), (1, 4), (2, 0))])
+
+
+@np.errstate(all="ignore")
+def _need_equal(submission: Submission, start: MLP, batches: list[list[Shard]], rate: float = 0.1) -> None:
+    """Raise Failed unless both ranks end where one process does, with the same bits."""
+    steps, played = len(batches), _train(submission, [start] * 2, batches, rate)
     model = start
     for step, shards in enumerate(batches):
         model = model.after(step, shards, rate)
@@ -180,7 +184,8 @@ def several_steps(submission: Submission) -> None:
 
 
 def broadcast(submission: Submission) -> None:
-    model, other = _model(submission), _model(submission)
+    """A frozen layer, too: its parameters do not change, but ranks that differ there compute other gradients."""
+    model, other = replace(_model(submission), frozen=(3,)), _model(submission)
     starts = [model, replace(model, parameters=other.parameters)]
     played, _ = _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
     _need_collectives(played, 2, 3 * sum(model.sizes) // 2)  # parameters, then gradients, in float32 perhaps
@@ -251,6 +256,10 @@ def unused(submission: Submission) -> None:
         model = _model(submission)
         shards = [random_shard(submission.random, model, 3, skip) for skip in skips]
         _one_step(submission, model, shards)
+    model = _model(submission, 3)  # a bucket that was not complete in one step is in the next
+    each_skips = (((1,), (1, 2)), ((), ()), ((), (2,)))
+    batches = [[random_shard(submission.random, model, 3, skip) for skip in skips] for skips in each_skips]
+    _need_equal(submission, model, batches)
 
 
 def tied(submission: Submission) -> None:
@@ -268,12 +277,17 @@ CRITERIA = [
     Criterion("any-p", 5, "Any number of ranks: 1, 3, 4.", any_ranks),
     Criterion("average", 10, "The average over the ranks, not their sum.", average),
     Criterion("uneven", 10, "Ranks with 5, 0 and 2 samples: every sample counts the same.", uneven),
-    Criterion("steps", 10, "Four steps equal those of one process, with the same bits on both ranks.", several_steps),
+    Criterion(
+        "steps",
+        10,
+        "Four steps, of batches of other sizes, equal those of one process, with the same bits on both ranks.",
+        several_steps,
+    ),
     Criterion("broadcast", 10, "All ranks begin with the parameters of rank 0.", broadcast),
     Criterion("buckets", 10, "As few all_reduces as bucket_bytes allows, none larger.", in_buckets),
     Criterion("bytes", 5, "Each gradient travels once.", volume),
     Criterion("order", 5, "The last layer's gradients travel first.", order),
     Criterion("overlap", 15, "Communication goes on while backward computes.", overlap),
-    Criterion("unused", 5, "Layers that some ranks skip, or all.", unused),
+    Criterion("unused", 5, "Layers that some ranks skip, or all, and not in each step.", unused),
     Criterion("tied", 5, "Two layers with the same parameters, and a frozen one, whose gradients do not travel.", tied),
 ]

@@ -1,5 +1,6 @@
 """Hidden tests of the trees: schedules proved for every p to 64, then counted, then simulated."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,13 +14,15 @@ from collectives.machine import machine
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.units import duration
-from collectives_course.schedules import player_details, prove, prove_each, schedules, seconds
+from collectives_course.schedules import check_schedule, player_details, prove, prove_each, schedules, seconds
 from collectives_course.submission import Criterion, Submission
-from collectives_course.verdict import Failed
+from collectives_course.verdict import EndedError, Failed
 
 MOST_RANKS = 64
-ODD_AND_EVEN = (2, 3, 4, 7, 8, 13, 16, 33, 64)
+ODD_AND_EVEN = (*range(2, 17), 33, 64)
 BYTES = 64 << 20
+NO_PARENT = -1
+PARTS = (1, 2, 3, 6, 7, 12, 37)  # numbers of ranks for which the trees themselves are looked at
 
 
 def variant(seed: int) -> dict[str, Any]:
@@ -47,7 +50,10 @@ def _each_proved(submission: Submission, ranks: Iterable[int], *segments: int) -
 
 def _prove_all(submission: Submission, function: str) -> None:
     """One rank alone has nothing to do, so a right schedule for it does not give a part of the points."""
-    prove_each(submission, function, [*_cases(range(2, MOST_RANKS + 1), 1), *_cases((5, 8, 31), 4)])
+    segments = int(submission.random.integers(5, 13))
+    beyond = int(submission.random.integers(MOST_RANKS + 1, 2 * MOST_RANKS))
+    cases = _cases((*range(2, MOST_RANKS + 1), beyond), 1), _cases((5, 8, 31), 4), _cases((6, 31), segments)
+    prove_each(submission, function, [case for some in cases for case in some])
     for call, made in schedules(submission, function, _cases((1,), 1)):
         prove(call, made)
 
@@ -61,21 +67,80 @@ def two_tree(submission: Submission) -> None:
 
 
 def ports(submission: Submission) -> None:
-    for call, made in _each_proved(submission, ODD_AND_EVEN, 4):
+    for call, made in _each_proved(submission, ODD_AND_EVEN, int(submission.random.integers(2, 6))):
         prove(call, made, one_port=True)
 
 
 def tree_root(submission: Submission) -> None:
-    for call, made in _proved(submission, "tree", (2, 3, 8, 13), 2):
+    for call, made in _proved(submission, "tree", (2, 3, 6, 8, 11, 13), 3):
         p = made.p
         _need_roots(call, made, [submission.variant["root"] % p] * made.k)
+    for p in PARTS:
+        _need_parents(submission, "first_tree", p, submission.variant["root"] % p)
 
 
 def tree_roots(submission: Submission) -> None:
     root, second, first = (submission.variant[name] for name in ("root", "second", "first"))
-    for call, made in _proved(submission, "two_tree", (3, 4, 8, 13), 2):
+    for call, made in _proved(submission, "two_tree", (3, 4, 6, 8, 11, 13), 3):
         roots = [(root if chunk % 2 == first else root + second) % made.p for chunk in range(made.k)]
         _need_roots(call, made, roots)
+    for p in PARTS:
+        first = _need_parents(submission, "first_tree", p, root % p)
+        other = _need_parents(submission, "second_tree", p, (root + second) % p)
+        if len(both := sorted({*first} & {*other} - {NO_PARENT})) > p % 2:
+            raise Failed(f"second_tree({p}): ranks {both} have children in both trees, expected {p % 2}", share=0.5)
+
+
+def _need_parents(submission: Submission, function: str, p: int, root: int) -> list[int]:
+    """Return the parent of each rank. Raises Failed, with half of the points, unless they are a tree that is low."""
+    call, told = f"{function}({p})", submission.call(function, p)
+    parent = told.tolist() if isinstance(told, np.ndarray) else told
+    if not isinstance(parent, list) or len(parent) != p or not all(type(up) is int and -1 <= up < p for up in parent):
+        raise Failed(f"{call}: got {told!r:.80}, expected a list with the parent of each of {p} ranks", share=0.5)
+    if parent[root] != NO_PARENT or parent.count(NO_PARENT) != 1:
+        raise Failed(f"{call}: got {parent}, expected NO_PARENT for rank {root} alone", share=0.5)
+    most = max(Counter(parent).values())
+    if most > 2:
+        raise Failed(f"{call}: a rank has {most} children, expected two at most", share=0.5)
+    above = list(range(p))
+    for _ in range(height(p)):
+        above = [rank if parent[rank] == NO_PARENT else parent[rank] for rank in above]
+    if {*above} != {root}:
+        raise Failed(f"{call}: not all ranks are at most {height(p)} levels below the root", share=0.5)
+    return parent
+
+
+def _need_down(submission: Submission) -> None:
+    """Raise Failed, with half of the points, unless ``down`` is right for a tree that is not the course's own."""
+    p, segments = 6, int(submission.random.integers(3, 8))
+    ranks = submission.random.permutation(p).tolist()
+    parent = [NO_PARENT] * p
+    for place in range(1, p):
+        parent[ranks[place]] = ranks[(place - 1) // 2]
+    colour = [0] * p
+    for place in range(1, p):  # two children of one rank differ
+        colour[ranks[place]] = place % 2
+    call = f"down({parent}, {colour}, {segments})"
+    try:
+        made = submission.call("down", parent, colour, segments)
+        check_schedule(call, made, p, "broadcast", ranks[0])
+        prove(call, made, one_port=True)
+        _need_edges(call, made, parent, colour, segments)
+    except EndedError as error:
+        error.share = 0.5
+        raise
+
+
+def _need_edges(call: str, made: Schedule, parent: list[int], colour: list[int], segments: int) -> None:
+    rows = [
+        (src, dst, t % 2) for t, step in enumerate(made.steps()) for src, dst in zip(step.src, step.dst, strict=True)
+    ]
+    if made.k != segments or len(rows) != segments * (len(parent) - 1):
+        text = f"got {made.k} chunks and {len(rows)} messages, expected {segments} and {segments * (len(parent) - 1)}"
+        raise Failed(f"{call}: {text}")
+    for src, dst, parity in rows:
+        if parent[dst] != src or colour[dst] != parity:
+            raise Failed(f"{call}: rank {src} sends to rank {dst} in a step of parity {parity}: another edge or colour")
 
 
 def _need_roots(call: str, schedule: Schedule, roots: list[int]) -> None:
@@ -108,14 +173,21 @@ def depth(submission: Submission) -> None:
 
 
 def pipeline(submission: Submission) -> None:
-    for function in ("tree", "two_tree"):
-        (_, short), (call, long) = _proved(submission, function, (13,), 1, 17)
-        chunks = 17 * (2 if function == "two_tree" else 1)
-        if long.k != chunks:
-            raise Failed(f"{call}: got {long.k} chunks, expected {chunks}")
-        if long.nsteps - short.nsteps > 4 * 16:
-            message = f"got {long.nsteps - short.nsteps} steps more than with one segment, expected at most {4 * 16}"
-            raise Failed(f"{call}: {message}: a segment follows two steps after the one before, up and down")
+    segments = int(submission.random.integers(5, 16))
+    for function, trees in (("tree", 1), ("two_tree", 2)):
+        (_, short), *others = _proved(submission, function, (13,), 1, segments, 17)
+        for (call, long), count in zip(others, (segments, 17), strict=True):
+            _need_pipelined(call, long, short, trees, count)
+    _need_down(submission)
+
+
+def _need_pipelined(call: str, long: Schedule, short: Schedule, trees: int, segments: int) -> None:
+    if long.k != trees * segments:
+        raise Failed(f"{call}: got {long.k} chunks, expected {trees * segments}")
+    more, most = long.nsteps - short.nsteps, 4 * (segments - 1)
+    if more > most:
+        message = f"got {more} steps more than with one segment, expected at most {most}"
+        raise Failed(f"{call}: {message}: a segment follows two steps after the one before, up and down")
 
 
 def balance(submission: Submission) -> None:
@@ -133,7 +205,7 @@ def bandwidth(submission: Submission) -> dict[str, Any]:
     """Against the library's single tree, with the number of segments that is best for each."""
     on, lines = machine("textbook"), []
     alpha, beta = on.network.alpha, on.network.beta
-    for p in (32, 33):
+    for p in (32, 33, int(submission.random.integers(65, 130))):
         one, two = (best_segments(p, BYTES, alpha, beta, trees) for trees in (1, 2))
         single = seconds("tree", ALGORITHMS["all_reduce", "tree"](p, one), on, BYTES)
         ((call, made),) = _proved(submission, "two_tree", (p,), two)
@@ -151,10 +223,20 @@ CRITERIA = [
     Criterion("tree", 15, "tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", tree),
     Criterion("two-tree", 25, "two_tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", two_tree),
     Criterion("ports", 10, "In a step no rank sends two messages, and none receives two.", ports),
-    Criterion("root", 5, "tree: the sum is first complete on rank ROOT % p.", tree_root),
-    Criterion("roots", 10, "two_tree: each chunk's sum is first complete on the root of its tree.", tree_roots),
+    Criterion("root", 5, "tree: the sum is first complete on rank ROOT % p, the root of first_tree.", tree_root),
+    Criterion(
+        "roots",
+        10,
+        "two_tree: each chunk's sum is first complete on the root of its tree; second_tree is one.",
+        tree_roots,
+    ),
     Criterion("depth", 10, "One segment takes at most 4 ceil(log2 p) steps, in both functions.", depth),
-    Criterion("pipeline", 5, "Each further segment takes at most 4 steps, in both functions.", pipeline),
+    Criterion(
+        "pipeline",
+        5,
+        "Each further segment takes at most 4 steps, in both functions; down keeps to the colours.",
+        pipeline,
+    ),
     Criterion("balance", 10, "two_tree: no rank sends, or receives, more than 2 n.", balance),
     Criterion("bandwidth", 10, "two_tree takes at most 0.65 of a single tree's time, simulated, 64 MiB.", bandwidth),
 ]

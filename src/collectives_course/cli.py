@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,13 +58,16 @@ class GradeOne:
 
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
-        """Grade, print, write. Return 1 if the grader itself failed at a criterion."""
+        """Grade, print, write. Return 1 if the grader itself failed at a criterion. A missing file is an error."""
         from collectives_course import assignment, grade, report
 
         read = assignment.read(arguments.assignment)
         graded = grade.grade(read, arguments.submission, arguments.seed, not arguments.unsafe)
         if arguments.output:
             report.write(graded, arguments.output)
+        folder, names = arguments.submission, read.facts.files
+        if missing := [name for name in names if not os.path.lexists(folder / name)]:
+            raise ValueError(f"submission: got {folder}, which has no {missing[0]}, expected {', '.join(names)}")
         out(json.dumps(report.as_json(graded)) if arguments.json else report.terminal(graded))
         return 1 if graded.ungraded else 0
 
@@ -78,6 +82,8 @@ class GradeAll:
         _add_submissions(parser)
         text = "where the grades go; the same command goes on where a cut one ended"
         parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
+        text = "a table with the columns submission and id, whose ids class.csv gets, too"
+        parser.add_argument("--ids", type=Path, metavar="FILE.csv", help=text)
         _add_unsafe(parser)
         add_json(parser)
 
@@ -93,7 +99,8 @@ class GradeAll:
         if names := submission.skipped(arguments.submissions):
             _note(f"skipped, not students' folders: {', '.join(names)}")
         asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
-        grades = grade.grade_class(*asked, on_grade=progress)
+        ids = report.read_ids(arguments.ids) if arguments.ids else None
+        grades = grade.grade_class(*asked, on_grade=progress, ids=ids)
         if arguments.json:
             for each in grades:
                 out(json.dumps(report.as_json(each)))

@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache, partial
 from pathlib import Path
@@ -22,9 +22,11 @@ from collectives_course.assignment import Assignment, check_outside, write_start
 from collectives_course.sandbox import SandboxError
 from collectives_course.submission import Criterion, HandedIn, Submission, read_files, submissions_in
 from collectives_course.verdict import EndedError, Failed, Grade, TimedOut, Ungraded, Verdict, line, printable
+from collectives_course.world import out_of_patience
 
 MAX_MESSAGE = 4000
 MAX_SPENT = 10  # times the limit, for each criterion: what all ranks may use in all criteria together
+MAX_CALLED = 20  # times the limit, for each criterion: how long all calls of all criteria may take together
 # A rank is a process, and a submission has up to eight of them.
 CORES_EACH = 2
 LIBRARY = Path(__file__).parents[1]
@@ -61,10 +63,14 @@ def grade(
         if not ungradable:
             _make_tree(assignment, handed_in, seed, tree)
         facts, variant = assignment.facts, assignment.variant(seed)
-        verdicts, spent, most = [], 0.0, MAX_SPENT * facts.limit * len(assignment.criteria)
+        verdicts, spent, waited, called = [], 0.0, 0.0, 0.0
+        whole = facts.limit * len(assignment.criteria)
         for criterion in assignment.criteria:
-            if spent > most:
+            if spent > MAX_SPENT * whole:
+                most = MAX_SPENT * whole
                 ungradable = TimedOut(f"not run: the criteria before have used {spent:.0f} s of at most {most:.0f} s")
+            elif called > MAX_CALLED * whole:
+                ungradable = out_of_patience(called, waited)
             if ungradable:
                 verdict = _verdict(criterion, ungradable, 0.0)
             else:
@@ -72,7 +78,8 @@ def grade(
                     tree, facts.files[0], variant, seed, assignment.limits, facts.limit, sandboxed, secret
                 )
                 verdict = _graded(criterion, submission)
-                spent += submission.spent
+                spent, waited = spent + submission.spent, waited + submission.waited
+                called += submission.called
             verdicts.append(verdict)
             if on_verdict:
                 on_verdict(verdict)
@@ -187,12 +194,14 @@ def grade_class(
     seed: int = 0,
     sandboxed: bool = True,
     on_grade: Callable[[int, int, Grade], None] | None = None,
+    ids: Mapping[str, str] | None = None,
 ) -> list[Grade]:
     """Grade every folder in ``folder``. Returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
     A submission whose files, assignment, seed, sandbox and grader are those of a grade in ``output`` is not run again,
     so a run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last
     grade. All submissions get the same test data, from a secret that the first run draws and keeps in ``output``.
+    ``ids``: what a learning system calls each folder's student, for a column of ``class.csv``.
     Hidden folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have
     the status "ungraded". After Ctrl-C no criterion is begun and no grade is written.
 
@@ -233,7 +242,7 @@ def grade_class(
         on_grade,
     )
     found = [grades[name] for name in sorted(grades)]
-    report.replace_text(output / TABLE, report.class_table(found))
+    report.replace_text(output / TABLE, report.class_table(found, ids))
     return found
 
 

@@ -11,7 +11,7 @@ import re
 import shutil
 import textwrap
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
@@ -212,9 +212,10 @@ def _wrapped(text: str, width: int, first: str = "") -> str:
     return first + "\n".join(lines)[len(first) :]
 
 
-def class_table(grades: Iterable[Grade]) -> str:
+def class_table(grades: Iterable[Grade], ids: Mapping[str, str] | None = None) -> str:
     """Return CSV with a row for each submission, by name: the points of each criterion, their sum, what was missed.
 
+    With ``ids`` the second column has a learning system's name of each student, empty for one that is not there.
     A criterion that a submission's assignment lacks, or that was not graded, is an empty cell, and what was not graded
     leaves the percentage empty, too. Text is quoted, numbers are not.
 
@@ -226,12 +227,37 @@ def class_table(grades: Iterable[Grade]) -> str:
     sorted_grades = _sorted(grades)
     criteria = _criteria(sorted_grades)
     rows = [_cells(grade, criteria) for grade in sorted_grades]
-    head: list[Cell] = ["submission", *criteria, "total", "out of", "percent", "not passed"]
+    id_column: list[Cell] = []
+    if ids is not None:
+        id_column = ["id"]
+        rows = [
+            [row[0], ids.get(grade.submission, ""), *row[1:]] for grade, row in zip(sorted_grades, rows, strict=True)
+        ]
+    head: list[Cell] = ["submission", *id_column, *criteria, "total", "out of", "percent", "not passed"]
     written = io.StringIO()
     csv.writer(written, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(
         [[_guarded(cell) for cell in row] for row in [head, *rows]]
     )
     return written.getvalue()
+
+
+def read_ids(path: Path) -> dict[str, str]:
+    """Return the id of each submission from a CSV file with the columns ``submission`` and ``id``, in any order.
+
+    Raises ValueError for a file that cannot be read or has no such columns, and for a submission that is there twice.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file)
+            rows = [(row.get("submission"), row.get("id")) for row in table]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise ValueError(f"ids: got {path}, which cannot be read: {error}") from None
+    if not {"submission", "id"} <= {*(table.fieldnames or ())}:
+        raise ValueError(f"ids: got {path}, expected a table with the columns submission and id")
+    ids = {name: number or "" for name, number in rows if name}
+    if len(ids) < len([name for name, _ in rows if name]):
+        raise ValueError(f"ids: got {path}, expected each submission once")
+    return ids
 
 
 def class_summary(grades: Iterable[Grade]) -> str:

@@ -35,7 +35,7 @@ def schedules(
         call = f"{function}({', '.join(map(_short, arguments))})"
         schedule = submission.call(function, *arguments)
         start = time.thread_time()
-        check_all_reduce(call, schedule, p)
+        check_schedule(call, schedule, p)
         yield call, schedule
         submission.charge(time.thread_time() - start, call)
 
@@ -46,18 +46,18 @@ def _short(argument: Any) -> str:
     return f"{argument:,}" if isinstance(argument, int) and argument > 9999 else str(argument)[:40]
 
 
-def check_all_reduce(call: str, schedule: Any, p: int) -> None:
-    """Raise Failed unless this is an all-reduce schedule on p ranks that is small enough to be proved."""
+def check_schedule(call: str, schedule: Any, p: int, collective: str = "all_reduce", root: int | None = None) -> None:
+    """Raise Failed unless this is a schedule of the collective on p ranks that is small enough to be proved."""
     if not isinstance(schedule, Schedule):
         raise Failed(f"{call}: got {type(schedule).__name__}, expected a Schedule")
-    if schedule.collective != "all_reduce":
-        raise Failed(f"{call}: got a schedule for {str(schedule.collective)[:40]!r}, expected 'all_reduce'")
+    if schedule.collective != collective:
+        raise Failed(f"{call}: got a schedule for {str(schedule.collective)[:40]!r}, expected {collective!r}")
     if schedule.p != p:
         raise Failed(f"{call}: got a schedule for {_count(schedule.p)} ranks, expected {p}")
     if schedule.switches:
         raise Failed(f"{call}: got a schedule with {_count(schedule.switches)} switches, expected ranks only")
-    if schedule.root is not None:
-        raise Failed(f"{call}: got root={schedule.root}, expected none: an all-reduce ends on every rank")
+    if schedule.root != root:
+        raise Failed(f"{call}: got root={schedule.root}, expected {'none' if root is None else root}")
     _check_small(call, schedule)
 
 

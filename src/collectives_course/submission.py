@@ -7,6 +7,7 @@ was read is all that is looked at from then on.
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,7 +118,8 @@ class Submission:
 
     ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
     of tests come from ``random``, whose secret no rank sees: the same data for the same secret. ``limit``: the seconds
-    that a rank may use in all calls together (`collectives_course.world`).
+    that a rank may use in all calls together (`collectives_course.world`). After `close`, ``spent``, ``waited`` and
+    ``called`` have the seconds that its ranks have used, have waited for a processor, and that all calls took.
     """
 
     folder: Path
@@ -130,9 +132,14 @@ class Submission:
     secret: str = ""
 
     def __post_init__(self) -> None:
-        self.random = np.random.default_rng([int(self.secret or "0", 16), 20])
+        self.random = np.random.default_rng([self.number, 20])
         self._processes: list[RankProcess] = []
-        self.spent = 0.0
+        self.spent = self.waited = self.called = 0.0
+
+    @property
+    def number(self) -> int:
+        """Return the secret as a number, from which tests that need numbers of their own draw them."""
+        return int(self.secret or "0", 16)
 
     def run(
         self,
@@ -149,13 +156,20 @@ class Submission:
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
         playing = world(channels, network or Network(), self.limit, file or self.file, self.limits.memory, **more)
-        return playing.run(call, [list(each) for each in arguments])
+        return self._played(playing, call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
         """Call a function in one process, without a Comm, and return its value, a `Schedule` too."""
         (process,) = self.ranks(1)
         playing = World([process.channel], Network(), self.limit, file or self.file, self.limits.memory)
-        return playing.run(function, [list(arguments)], alone=True).values[0]
+        return self._played(playing, function, [list(arguments)], alone=True).values[0]
+
+    def _played(self, playing: World, call: str, arguments: list[list[Any]], alone: bool = False) -> RunResult:
+        start = time.monotonic()
+        try:
+            return playing.run(call, arguments, alone)
+        finally:
+            self.called += time.monotonic() - start
 
     def ranks(self, p: int) -> list[RankProcess]:
         """Return the processes of the first p ranks, started when they are first needed."""
@@ -189,9 +203,10 @@ class Submission:
             raise TimedOut(f"{what} has used the {self.limit:g} s that a rank has for a criterion")
 
     def close(self) -> None:
-        """End all processes. ``spent`` has then what they have used, in seconds."""
+        """End all processes, and add up what they have used."""
         for process in self._processes:
             self.spent += process.channel.meter.spent
+            self.waited += process.channel.meter.waited
             process.kill()
         self._processes.clear()
 
@@ -209,6 +224,18 @@ class Criterion:
     points: float
     text: str
     check: Callable[[Submission], dict[str, Any] | None]
+
+
+def drawn_case(submission: Submission, nth: int) -> tuple[int, int]:
+    """Draw a number of ranks other than 4, and a length that it divides, for the nth criterion that counts or times.
+
+    Each of five criteria in a row gets another number, so all of 3 and 5 to 8 come in every grading.
+    """
+    random = np.random.default_rng([submission.number, 21])
+    ranks = random.permutation([3, 5, 6, 7, 8])
+    lengths = random.integers(10, 300, len(ranks))
+    p = int(ranks[nth % len(ranks)])
+    return p, p * int(lengths[nth % len(ranks)])
 
 
 def random_buffers(submission: Submission, p: int, n: int) -> list[NDArray[np.float64]]:
@@ -239,6 +266,16 @@ def check_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, 
         wrong = np.flatnonzero(~np.isclose(found, wanted, rtol=1e-12, atol=0) if is_float else found != wanted)
         if wrong.size:
             raise Failed(f"{what}: rank {rank}, {_difference(found, wanted, wrong)}")
+
+
+BOUNDS = ((0, 4), (3, 4), (10, 4), (12, 4), (103, 4), (5, 1), (10, 3), (4, 7), (43, 5))
+
+
+def check_all_bounds(submission: Submission) -> None:
+    """Raise Failed, with half of the points, unless ``bounds`` is right for many lengths and numbers of ranks."""
+    random = np.random.default_rng([submission.number, 22])
+    for n, p in (*BOUNDS, (int(random.integers(200, 900)), int(random.integers(9, 17)))):
+        check_bounds(submission, n, p)
 
 
 def check_bounds(submission: Submission, n: int, p: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from collectives.simulator import overlap
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
 from collectives_course.verdict import Failed
-from collectives_course.world import Array, Network, Rank, RunResult, World
+from collectives_course.world import ENDINGS, Array, Network, Rank, RunResult, World
 
 MAX_COLLECTIVES, MAX_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
 KINDS = ("all_reduce", "broadcast")
@@ -90,7 +90,13 @@ class TrainingWorld(World):
     """``computations`` has, for each rank, the layers that it computes, in the order of a training run."""
 
     comm: ClassVar[str] = "TrainingComm"
-    ops: ClassVar[tuple[str, ...]] = ("raise", "return", "time", "compute", "start", "wait")  # nothing goes past them
+    ops: ClassVar[dict[str, tuple[str, ...]]] = {  # nothing goes past them
+        **ENDINGS,
+        "time": (),
+        "compute": ("layer", "phase"),
+        "start": ("kind", "array", "src"),
+        "wait": ("number",),
+    }
     computations: Sequence[Sequence[Computation]] = ()
 
     def __post_init__(self) -> None:

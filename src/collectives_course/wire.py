@@ -39,14 +39,14 @@ class GoneError(Exception):
 class Connection:
     """One end of a connection. A blocking one waits in `send` and `receive`, another never does.
 
-    ``moved`` counts the pieces that have come or gone.
+    ``moved`` counts the pieces that have come or gone, ``header`` is the size of the last value's header in bytes.
     """
 
     def __init__(self, end: socket.socket, blocking: bool = True) -> None:
         self.end = end
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.moved = 0
+        self.moved = self.header = 0
         end.setblocking(blocking)
 
     def ended(self) -> str:
@@ -94,6 +94,7 @@ class Connection:
         if len(self.unread) > size or self.unsent:
             raise WireError("it speaks before it has read the answer")
         frame, self.unread = bytes(self.unread), bytearray()
+        self.header = LENGTHS.unpack_from(frame)[0]
         return [unpack(frame)]
 
     def ask(self, question: Any) -> Any:

@@ -4,7 +4,8 @@ Time is simulated, so that every run gives the same: a message of m bytes takes 
 port carries one outgoing and one incoming message at a time, and computing takes no time. With small buffers a send
 returns when its message has been received; otherwise at once.
 
-A rank is charged for what it computes, and for what it sleeps in its turn, however often it asks something in between.
+A rank is charged for what it computes, for what the grader computes to read its bytes, and for what it sleeps in its
+turn, however often it asks something in between.
 Its waits for a processor, for a message or for the grader are free, so a busy machine gives the same verdict as an idle
 one. In a criterion a rank may compute for ``limit`` seconds, less what all ranks have slept.
 """
@@ -26,6 +27,7 @@ from collectives_course import wire
 from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, printable
 
 MAX_QUESTIONS = 200_000  # of all ranks, a message's sender and receiver ask one each
+MAX_QUESTION = 4 << 10  # bytes of a question's header; its arrays are payload, and cost far less to read
 MAX_UNRECEIVED = 256 << 20  # bytes
 MAX_WAIT = 100  # times the limit: longer than the slowest call on a busy machine
 TICK = 0.1  # seconds between two looks
@@ -96,6 +98,14 @@ class Channel(wire.Connection):
         self.ended = ended  # type: ignore[method-assign]
         self.stack = stack
         self.meter = UsageMeter(usage)
+
+    def receive(self) -> list[Any]:
+        """Return the value that has arrived as a whole, or none. What it costs this thread to read, the rank spends."""
+        start = time.thread_time()
+        try:
+            return super().receive()
+        finally:
+            self.meter.spent += time.thread_time() - start
 
 
 class Sent(NamedTuple):
@@ -190,15 +200,25 @@ class Rank:
         return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
 
 
+# How a call ends: not a question, so the value that it returns may be large.
+ENDINGS: dict[str, tuple[str, ...]] = {"raise": ("kind", "text"), "return": ("value", "arguments")}
+
+
 @dataclass
 class World:
-    """One call on all ranks. ``run`` runs it. A subclass may have other ``ops``: the questions that it answers.
+    """One call on all ranks. ``run`` runs it. A subclass may have other ``ops``: its questions, with their keys.
 
     ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
 
     comm: ClassVar[str] = "Comm"
-    ops: ClassVar[tuple[str, ...]] = ("raise", "return", "time", "send", "recv", "sendrecv")
+    ops: ClassVar[dict[str, tuple[str, ...]]] = {
+        **ENDINGS,
+        "time": (),
+        "send": ("to", "array"),
+        "recv": ("from", "dtype", "shape"),
+        "sendrecv": ("to", "array", "from", "dtype", "shape"),
+    }
     channels: Sequence[Channel]
     network: Network = field(default_factory=Network)
     limit: float = 5.0
@@ -290,10 +310,7 @@ class World:
         """End a call that has not used its time for very long: our fault only where ranks had no processor."""
         if seconds <= MAX_WAIT * self.limit:
             return
-        waited = sum(rank.channel.meter.waited for rank in self.ranks)
-        if waited < seconds / 2:
-            raise TimedOut(f"not done after {seconds:.0f} s, in which its ranks waited {waited:.0f} s for a processor")
-        raise Ungraded(f"not graded: grader's fault: this machine was too busy for {seconds:.0f} s")
+        raise out_of_patience(seconds, sum(rank.channel.meter.waited for rank in self.ranks))
 
     def deadlock(self, waiting: list[Rank]) -> str:
         """Say why none of these ranks goes on."""
@@ -315,6 +332,9 @@ class World:
     def _take(self, rank: Rank, question: Any) -> None:
         op = question.get("op") if isinstance(question, dict) else None
         if not isinstance(op, str) or op not in self.ops or rank.has_ended or rank.waits:
+            raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
+        is_large = op not in ENDINGS and rank.channel.header > MAX_QUESTION
+        if is_large or not question.keys() <= {"op", "line", *self.ops[op]}:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         self.asked += 1
         if self.asked > MAX_QUESTIONS:
@@ -445,6 +465,13 @@ class World:
 def _kind(value: Any) -> str:
     """Describe the shape and dtype of an array, empty for what is none."""
     return f"shape {value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else ""
+
+
+def out_of_patience(seconds: float, waited: float) -> EndedError:
+    """Say why calls ended that took so many seconds, in which ranks waited ``waited`` seconds for a processor."""
+    if waited < seconds / 2:
+        return TimedOut(f"not done after {seconds:.0f} s, in which its ranks waited {waited:.0f} s for a processor")
+    return Ungraded(f"not graded: grader's fault: this machine was too busy for {seconds:.0f} s")
 
 
 def stuck(ranks: Sequence[Rank]) -> list[Rank]:

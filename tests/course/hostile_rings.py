@@ -148,6 +148,10 @@ LIES = [
     raw("an endless shape", 'frame(RETURN % b\'{"#":"array","dtype":"<f8","shape":[0,1e30]}\')', says="no array"),
     raw("a return of nothing", 'frame(RETURN % b"null")', "failed", "argument 0: got none"),
     raw("speaks for ever", "while True: comm.time()", "timeout"),
+    raw("a heavy question, again and again",
+        'import os\nhead = TIME[:-2] + b\',["x",[\' + b"0," * 50000 + b"0]]]}"\n'
+        "while True: frame(head); os.read(int(sys.argv[1]), 1 << 16)", says="cannot read"),
+    raw("a long question", 'frame(TIME[:-2] + b\',["line",[\' + b"0," * 5000 + b"0]]]}")', says="cannot read"),
     raw("speaks and does not hear", "while True: frame(TIME)", says="speaks before"),
 ]  # fmt: skip
 HOSTILE = [*TIME_AND_MEMORY, *PROCESSES, *LOOKS_AND_TALKS, *LIES]

@@ -114,6 +114,35 @@ def test_grade_all_prints_rows_and_says_its_progress_elsewhere(capsys: Capture, 
     assert "2 submissions: mean 5, median 5 of 8 points" in run(capsys, *typed("grade-all", tiny, tmp_path))[1]
 
 
+def test_a_folder_without_the_file_is_an_error_and_its_report_is_written(
+    capsys: Capture, tiny: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    typed = "grade", tiny, str(tmp_path / "empty"), "--unsafe", "--output", str(tmp_path / "report")
+    code, out, err = run(capsys, *typed)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "which has no answer.py, expected answer.py" in err
+    assert json.loads((tmp_path / "report" / "results.json").read_text())["score"] == 0
+
+
+def test_grade_all_takes_ids_of_a_learning_system(capsys: Capture, tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "ids.csv").write_text("id,submission\n4711,bob\n")
+    code, _, _ = run(capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv"))
+    table = (tmp_path / "out" / "class.csv").read_text().splitlines()
+    assert (code, [row.split(",")[:2] for row in table]) == (
+        0,
+        [['"submission"', '"id"'], ['"ada"', '""'], ['"bob"', '"4711"']],
+    )
+
+
+@pytest.mark.parametrize("text", ["name,id\nbob,1\n", "submission,id\nbob,1\nbob,2\n", None])
+def test_odd_ids_are_refused(capsys: Capture, tiny: str, tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "ids.csv").write_text(text)
+    code, _, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv"))
+    assert (code, err.count("\n"), "ids: got" in err) == (2, 1, True)
+
+
 @pytest.mark.parametrize("verb", COURSE)
 @pytest.mark.parametrize("name", ["rings", "assignment.yaml", ""])
 def test_an_unknown_assignment_is_refused(capsys: Capture, tiny: str, tmp_path: Path, verb: str, name: str) -> None:

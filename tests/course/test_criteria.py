@@ -191,6 +191,7 @@ def test_the_check_of_roots_grows_with_what_moves_not_with_steps_times_chunks(mo
     check: Any = criterion(TREES, "root").check
     begin = check.__globals__["before"]
     monkeypatch.setitem(check.__globals__, "before", lambda schedule: begin(schedule).view(Counting))
+    monkeypatch.setitem(check.__globals__, "PARTS", ())
     monkeypatch.setattr(Counting, "numbers", 0)
     check(submission)
     steps = 2 * CHUNKS

@@ -334,3 +334,30 @@ def test_text_of_an_error_is_harmless() -> None:
         run(f, [[]])
     assert len(str(raised.value)) < 2100
     assert "\x1b" not in str(raised.value).encode().decode()
+
+
+def test_what_the_grader_spends_to_read_a_rank_counts_as_the_ranks() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours, usage=lambda: Used(0.0, False))
+        wire.Connection(theirs).send({"op": "return", "value": list(range(10_000)), "arguments": []})
+        while not channel.receive():
+            pass
+        assert channel.meter.spent > 0
+
+
+def test_a_question_with_more_than_its_own_keys_is_refused() -> None:
+    def f(comm: Any, _array: Any) -> None:
+        comm._question(op="time", more=1)
+
+    with pytest.raises(Crashed, match="a message that the grader cannot read"):
+        run(f, vectors())
+
+
+def test_a_long_question_is_refused_but_a_long_result_is_not() -> None:
+    def f(comm: Any, _array: Any, long: list[int]) -> list[int]:
+        return long if len(long) > 5000 else comm._question(op="recv", dtype="<f8", shape=long, **{"from": 1})
+
+    assert run(f, [[np.zeros(1), list(range(6000))]]).values[0] == list(range(6000))
+    with pytest.raises(Crashed, match="a message that the grader cannot read"):
+        run(f, [[np.zeros(1), list(range(3000))]])
