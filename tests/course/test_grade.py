@@ -151,13 +151,25 @@ def test_a_submission_that_has_used_its_time_in_some_criteria_is_not_run_in_the_
     def uses_much(submission: Submission) -> None:
         submission._processes.append(SimpleNamespace(channel=SimpleNamespace(meter=used), kill=lambda: None))  # type: ignore[arg-type]
 
-    used = SimpleNamespace(spent=60.0)
+    used = SimpleNamespace(spent=60.0, waited=0.0)
     made = ring(uses_much, uses_much, passes, passes)
     assert grade(made, answered, sandboxed=False).points == 40
     used.spent = 101.0  # the ring has 4 times 10 times 5 s
     verdicts = grade(made, answered, sandboxed=False).verdicts
     assert [each.status for each in verdicts] == ["passed", "passed", "timeout", "timeout"]
     assert verdicts[-1].message == "not run: the criteria before have used 202 s of at most 200 s"
+
+
+@pytest.mark.parametrize(("waited", "status"), [(100.0, "timeout"), (300.0, "ungraded")])
+def test_a_submission_whose_calls_take_too_long_is_not_run_in_the_other_criteria(
+    waited: float, status: str, answered: Path
+) -> None:
+    def takes_long(submission: Submission) -> None:
+        submission.called, submission.waited = 401.0, waited  # the ring has 4 times 20 times 5 s
+
+    made = ring(takes_long, passes, passes, passes)
+    verdicts = grade(made, answered, sandboxed=False).verdicts
+    assert [each.status for each in verdicts] == ["passed", *[status] * 3]
 
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError, MemoryError, OSError, sandbox.SandboxError])
