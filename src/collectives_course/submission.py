@@ -233,7 +233,7 @@ def drawn_case(submission: Submission, nth: int) -> tuple[int, int]:
     """
     random = np.random.default_rng([submission.number, 21])
     ranks = random.permutation([3, 5, 6, 7, 8])
-    lengths = random.integers(10, 300, len(ranks))
+    lengths = 2 * random.integers(5, 150, len(ranks)) + 1
     p = int(ranks[nth % len(ranks)])
     return p, p * int(lengths[nth % len(ranks)])
 

@@ -63,8 +63,17 @@ WRONG = [
         "all-gather any-p any-length dtypes steps messages bytes small-buffers received send-and-recv",
         {"mine % 2 == 0": "False"},
     ),
-    Wrong("rounds log2(p) down", "any-p", {"(comm.size - 1).bit_length()": "comm.size.bit_length() - 1"}),
-    Wrong("hard-coded p", "any-p=crashed tree=crashed steps=crashed", {"if rank < p]": "if rank < 4]"}),
+    Wrong(
+        "rounds log2(p) down",
+        "any-p tree steps messages small-buffers received",
+        {"(comm.size - 1).bit_length()": "comm.size.bit_length() - 1"},
+    ),
+    Wrong(
+        "hard-coded p",
+        "any-p=crashed tree=crashed steps=crashed slow-rank=crashed messages=crashed bytes=crashed "
+        "small-buffers=crashed received=crashed send-and-recv=crashed",
+        {"if rank < p]": "if rank < 4]"},
+    ),
     Wrong("ranks in the library's order", "*", {"rank for rank in ORDER if rank < p": "*range(p)"}),
     Wrong("a tree that goes far first", "tree", {PARENT: "mine & (mine - 1)", CHILDREN: FAR_FIRST}),
     Wrong("the small subtree first", "steps", {CHILDREN: f"reversed({CHILDREN})"}),

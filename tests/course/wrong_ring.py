@@ -81,7 +81,7 @@ WRONG = [
     ),
     Wrong("averages twice", "mean", {"buffer /= comm.size": "buffer /= comm.size**2"}),
     Wrong("divides before it adds", "mean", {REDUCE + MEAN: MEAN + REDUCE}),
-    Wrong("hard-coded p", "any-p mean", {"divmod(n, p)": "divmod(n, 4)"}),
+    Wrong("hard-coded p", "any-p any-length mean owners bytes time", {"divmod(n, p)": "divmod(n, 4)"}),
     Wrong("off by one chunk", "*", {"(step + 1 + each)": "(step + each)"}),
     Wrong("sums in float64 and casts back", "dtypes", {REDUCE + MEAN + SHARE: IN_FLOAT64}, points=95),
     Wrong(

@@ -40,10 +40,10 @@ WRONG = [
         "buckets",
         {"        made = buckets(": "        made = [[n] for n in reversed(range(len(trained)))] or buckets("},
     ),
-    Wrong("sums instead of averages", "average steps", {"(flat / self.comm.size)": "flat"}),
+    Wrong("sums instead of averages", "average steps unused", {"(flat / self.comm.size)": "flat"}),
     Wrong(
         "ignores how many samples a rank has",
-        "uneven",
+        "uneven steps",
         {"model.loss(batch) * comm.size / batch.samples": "model.loss(batch) / max(1, len(batch.x))"},
     ),
     Wrong(
@@ -56,7 +56,7 @@ WRONG = [
     ),
     Wrong(
         "only the last rank divides",
-        "average steps",
+        "average steps unused",
         {"(flat / self.comm.size)": "(flat / (self.comm.size if self.comm.rank == self.comm.size - 1 else 1))"},
         says={"average": "p = 2: the gradient of rank 0 is 2 times"},
     ),
@@ -74,7 +74,7 @@ WRONG = [
         points=85,
     ),
     Wrong("no broadcast", "broadcast", {"comm.broadcast(parameter, 0)": "pass"}),
-    Wrong("gradients stay from step to step", "steps", {"        model.zero_grad()\n": ""}),
+    Wrong("gradients stay from step to step", "steps unused", {"        model.zero_grad()\n": ""}),
     Wrong("forward order", "order overlap", {"for bucket in made]": "for bucket in made[::-1]]"}),
     Wrong(
         "each gradient twice",

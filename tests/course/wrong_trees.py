@@ -10,7 +10,7 @@ WRONG = [
     # NCCL 2.4.2 to 2.7.8: right sums, but for odd p the inner ranks of the first tree are inside the second, too.
     Wrong(
         "mirrors for odd p",
-        "ports balance bandwidth",
+        "ports roots balance bandwidth",
         {
             "return numbered(p, ROOT + SECOND)\n": "mirrored = numbered(p, 0)\n    place = ROOT + SECOND\n"
             "    parent = [NO_PARENT] * p\n    for role in range(1, p):\n"
@@ -52,13 +52,13 @@ WRONG = [
             "first + 2 * segment]": "first + 2 * len(parent) * segment]",
         },
     ),
-    Wrong("chains", "depth bandwidth", {PARENT: "(role - 1 + root) % p"}),
+    Wrong("chains", "root roots depth bandwidth", {PARENT: "(role - 1 + root) % p"}),
     Wrong(
         "the second tree's chunks missing for odd p",
         "two-tree roots ports depth pipeline balance bandwidth",
         {"to_all = parallel(": "to_all = one if p % 2 else parallel("},
     ),
-    Wrong("ignores the colours", "ports bandwidth", {"after + (after + colour[rank]) % 2": "after"}),
+    Wrong("ignores the colours", "ports pipeline bandwidth", {"after + (after + colour[rank]) % 2": "after"}),
     Wrong("a reduce only", "tree root ports depth pipeline", {UP_AND_DOWN: 'reverse(to_all, "reduce", add=True)'}),
     Wrong(
         "a thousand million steps",
