@@ -76,7 +76,7 @@ def judge(folder: Path, rows: list[JudgedFile]) -> list[JudgedFile]:
                 steps=said.get("instructions", said.get("flows", 0)) if said["verdict"] == "right" else 0,
                 slots=said.get("slots", 0),
                 dependencies=said.get("dependencies", 0),
-                needless=len(said.get("needless", ())),
+                needless=len(said.get("needless") or ()),
                 **on_network(row.path, file, said["verdict"]),
                 seconds=round(time.process_time() - begin, 3),
             )

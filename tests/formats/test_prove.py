@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectives.formats import msccl
+from collectives.formats import prove as prove_module
 from collectives.formats.program import SLOTS
 from collectives.formats.prove import Report, prove
 from collectives.schedule import ScheduleError
@@ -111,6 +112,34 @@ def test_a_dependency_that_orders_nothing_is_reported() -> None:
         [(-1, 0, 0, [do("r", "i0")]), (-1, 0, 1, [do("r", "i1")])],
     ]
     assert report(xml("broadcast", 2, gpus)).needless == ("GPU 0, thread block 1, step 0 (s)",)
+
+
+def long_ways_round(n: int) -> str:
+    """Four blocks of n steps, in which each wait is needless, but only by a long way round."""
+    writes = [do("cpy", "i0", f"s{step}") for step in range(n)]
+    waits = [f"0.{n - 1}", *(f"2.{step - 1}" for step in range(1, n))]
+    through = [do("nop", "i0", count=0, after=wait) for wait in waits]
+    beside = [do("nop", "i0", count=0, after="" if step else f"0.{n - 1}") for step in range(n)]
+    after = [f"1.{n - 1}", f"2.{n - 1}", *[""] * (n - 2)]
+    reads = [do("cpy", f"s{step}", f"s{n + step}", after=wait) for step, wait in enumerate(after)]
+    blocks: list[Block] = [(-1, -1, 0, steps) for steps in (writes, through, beside, reads)]
+    return xml("allreduce", 1, [blocks], scratch=2 * n)
+
+
+def test_the_search_for_needless_dependencies_ends(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = report(long_ways_round(12))
+    assert len(few.needless or ()) == few.dependencies - 1 == 12 + 2
+    monkeypatch.setattr(prove_module, "MAX_LOOKS", 1000)
+    program = msccl.read(long_ways_round(40).encode())
+    order, layouts = prove_module.proved(program)
+    assert order.needless(layouts) is None
+    assert order.looks <= 1000 + 40
+    path = tmp_path / "round.xml"
+    path.write_text(long_ways_round(40))
+    code, out, _ = run(capsys, "verify", str(path))
+    assert (code, "an unknown number of 43 dependencies" in out) == (0, True)
 
 
 def test_verify_takes_files(capsys: Capture, tmp_path: Path) -> None:

@@ -282,10 +282,11 @@ def _program_line(row: Row) -> str:
         return f"ok  {row['file']}: {_describe_flows(row)}{_describe_time(row)}"
     report = Report(*(row[name] for name in Report._fields))
     place = " and ".join("in place" if mode else "out of place" for mode in row["in_place"])
-    needless = f"{len(report.needless)} of {report.dependencies} dependencies not needed"
+    needless = "an unknown number" if report.needless is None else len(report.needless)
     return (
         f"ok  {row['file']}: {row['collective']} on {row['ranks']} GPUs, {place}: {report.instructions} steps, "
-        f"{report.messages} messages ({report.depth} in a row), slots needed: {report.slots}, {needless}; "
+        f"{report.messages} messages ({report.depth} in a row), slots needed: {report.slots}, "
+        f"{needless} of {report.dependencies} dependencies not needed; "
         f"busiest GPU: {row['busiest_sent']:.3g} n sent, {row['busiest_received']:.3g} n received, at least "
         f"{row['least']:.3g} n; busiest link: {row['busiest_link']:.3g} n{_describe_time(row)}"
     )

@@ -32,6 +32,10 @@ from collectives.schedule import Ints, ScheduleError
 # of all steps, alone and with a count for each GPU.
 MAX_CLOCKS, MAX_COUNTS, MAX_MOVED = 1 << 27, 1 << 29, 1 << 20
 
+# Steps that the search for needless dependencies looks at, a few seconds. The largest published programs take 50,000.
+# A pair of steps that numpy compares costs a share of a step.
+MAX_LOOKS, PAIRS_PER_LOOK = 1 << 22, 32
+
 # In place of a cell's chunk: nothing but uninitialised data, and contributions to several chunks.
 NONE, MIXED = -1, -2
 
@@ -54,6 +58,7 @@ class Order:
             _check_pairs(program, connection, sends, receives)
         self.connections = [list(zip(*both, strict=True)) for both in ends.values()]
         self.sender = {receive: send for messages in self.connections for send, receive in messages}
+        self.looks = 0  # of `needless`, up to `MAX_LOOKS`
 
     @cached_property
     def before(self) -> list[list[int]]:
@@ -172,26 +177,33 @@ class Order:
                 note = f"may run before or after step {self.program.index(first)} of block {block}"
                 raise wrong(self.program, second, problem, note)
 
-    def needless(self, layouts: list[Layout]) -> list[int]:
-        """List steps whose dependency, taken away alone, leaves no race: whatever it orders is ordered without it."""
+    def needless(self, layouts: list[Layout]) -> list[int] | None:
+        """List steps whose dependency, taken away alone, leaves no race: whatever it orders is ordered without it.
+
+        None if the search would look at more than `MAX_LOOKS` steps: it is cubic in the steps at worst.
+        """
         used: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for layout in layouts:
             for first, second, _ in self.pairs(layout):
                 used[self.program.gpu_of(first)].add((first, second))
         arrays = {gpu: np.array(sorted(both)).reshape(-1, 2) for gpu, both in used.items()}
         none = np.empty((0, 2), dtype=np.int64)
-        return [
+        found = [
             step
             for step, other in self.program.waits.items()
             if not self._needs(step, other, arrays.get(self.program.gpu_of(step), none))
         ]
+        return found if self.looks < MAX_LOOKS else None
 
     def _needs(self, step: int, other: int, both: NDArray[np.int64]) -> bool:
-        """Return whether some pair is ordered only because ``step`` waits for ``other``."""
+        """Return whether some pair is ordered only because ``step`` waits for ``other``; True once looks are spent."""
+        if self.looks >= MAX_LOOKS:
+            return True
         rest = list(self.before[step])
         rest.remove(other)
         if any(self.ordered(other, each) for each in rest):
             return False
+        self.looks += len(both) // PAIRS_PER_LOOK
         first, second = both.T
         blocks = self._blocks[first]
         behind = self.clocks[other, blocks] >= first - self._first[blocks]
@@ -201,7 +213,8 @@ class Order:
     def _reaches(self, first: int, second: int, step: int, rest: list[int]) -> bool:
         """Return whether the first step is ordered before the second also if ``step`` waits for the ``rest`` alone."""
         todo, seen = [second], {second}
-        while todo:
+        while todo and self.looks < MAX_LOOKS:
+            self.looks += 1
             at = todo.pop()
             for other in rest if at == step else self.before[at]:
                 if other == first:
@@ -399,7 +412,7 @@ class Report(NamedTuple):
     depth: int  # the longest chain of messages of which each needs the one before
     slots: int  # the smallest number of messages that a connection must hold
     dependencies: int
-    needless: tuple[str, ...]  # steps that would race with none if they did not wait, each taken alone
+    needless: tuple[str, ...] | None  # steps that need not wait, each taken alone; None: too many to look through
     busiest_sent: float  # by the busiest sender in all
     busiest_received: float
     busiest_link: float  # the most from one GPU to one other
@@ -410,6 +423,7 @@ def prove(program: Program) -> Report:
     """Raise a ScheduleError, as `proved` does; else return what is true of the program.
 
     Cost: about 50 microseconds a step, 4 bytes for every step and thread block, and a byte for every cell and GPU.
+    ``needless`` is None for a program of which the search for needless dependencies would take more than seconds.
 
     >>> from collectives.formats.program import BufferOffset, Instruction, ThreadBlock
     >>> swap = tuple(Instruction(name, BufferOffset("i", 0), BufferOffset("i", 0), 1) for name in ("s", "rrc"))
@@ -419,7 +433,8 @@ def prove(program: Program) -> Report:
     (2, 1, 1.0, 1.0)
     """
     order, layouts = proved(program)
-    needless = tuple(program.name(step) for step in order.needless(layouts))
+    needless = order.needless(layouts)
+    names = None if needless is None else tuple(program.name(step) for step in needless)
     links: Counter[tuple[int, int]] = Counter()
     sent, received = Counter[int](), Counter[int]()
     for receive, send in order.sender.items():
@@ -430,7 +445,7 @@ def prove(program: Program) -> Report:
     egress, ingress, link = (max(each.values(), default=0) / program.whole for each in (sent, received, links))
     least, waits = CONTRACTS[program.collective].factor(program.p), len(program.waits)
     counts = len(program.steps), len(order.sender), order.depth(), order.slots(), waits
-    return Report(*counts, needless, egress, ingress, link, least)
+    return Report(*counts, names, egress, ingress, link, least)
 
 
 def proved(program: Program) -> tuple[Order, list[Layout]]:
