@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,24 @@ def test_ranks_are_the_gpus_in_order_and_switches_follow() -> None:
     assert (flows.gpus, flows.switches, made.p, made.switches, made.nsteps) == ((1, 2, 4), (0,), 3, 1, 2)
     assert repr(made.step(0)) == "Step(0->3:=0, 1->3:=1, 2->3:=2)"
     assert len(made.step(1)) == 6
+
+
+class Counted(tuple[teccl.Hop, ...]):
+    """Hops that count how often all of them are read."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[teccl.Hop]:
+        self.readings += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("p", [5, 40])
+def test_a_schedule_reads_the_flows_as_often_whatever_their_number(p: int) -> None:
+    flows = read(gather(list(range(p))))
+    hops = Counted(flows.hops)
+    assert teccl.schedule(flows._replace(hops=hops)).nsteps == p - 1
+    assert hops.readings == 3
 
 
 def test_pieces_of_a_pair_are_chunks_of_their_own() -> None:

@@ -274,13 +274,14 @@ def schedule(flows: Flows) -> Schedule:
     [Step(0->2:=0, 1->2:=1), Step(2->0:=1, 2->1:=0)]
     """
     place = {node: number for number, node in enumerate([*flows.gpus, *flows.switches])}
+    legs = flows.legs  # reads all hops
     rows = {
-        (flow.epoch * flows.legs + leg, place[a], place[b], first, width)
+        (flow.epoch * legs + leg, place[a], place[b], first, width)
         for flow, first, width in flows.hops
         for leg, (a, b) in enumerate(pairwise(flow.nodes))
     }
     table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 5)
-    nsteps = flows.epochs * flows.legs
+    nsteps = flows.epochs * legs
     begin = np.searchsorted(table[:, 0], np.arange(nsteps + 1))
 
     def make(t: int) -> Step:
