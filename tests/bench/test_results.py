@@ -1,5 +1,6 @@
 """Records of an environment, which keep no secret, and the fingerprint of settings and code."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from collectives.bench import Row, measure, results
+from command import finished
 
 
 @pytest.fixture
@@ -86,3 +88,62 @@ def test_rows_of_a_codec_without_a_bound_are_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"bytes": [4]}), tmp_path / "rows.parquet", compression="zstd")
     with pytest.raises(ValueError, match="compression of rows: got ZSTD, expected UNCOMPRESSED or SNAPPY"):
         results.table(tmp_path / "rows.parquet")
+
+
+BOMB = """
+import sys
+import pyarrow as pa
+from collectives.bench import results
+try:
+    results.table(sys.argv[1])
+except ValueError as error:
+    print(error)
+print(pa.default_memory_pool().max_memory())
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_long_string_in_many_rows_is_refused_before_it_is_copied(tmp_path: Path, nested: bool) -> None:
+    """A string of 1.9 MB that a dictionary gives to 8,192 rows: 15 GB if it were copied to each."""
+    rows = 8192
+    long = pa.array(["x" * 1_900_000]).dictionary_encode().take(pa.array([0] * rows))
+    column = pa.StructArray.from_arrays([long], ["name"]) if nested else long
+    path = tmp_path / "rows.parquet"
+    made = pa.table({"algorithm": column, "ranks": range(rows)})
+    parquet.write_table(made, path, compression="snappy", write_statistics=False, store_schema=False)
+    said, most = finished([sys.executable, "-c", BOMB, str(path)], check=True).stdout.splitlines()
+    assert "algorithm" in said
+    assert said.endswith("got a string of 1,900,000 bytes, expected up to 65,536")
+    assert int(most) < 1 << 25
+
+
+def test_bytes_of_a_fixed_length_are_refused(tmp_path: Path) -> None:
+    made = pa.table({"algorithm": pa.array([b"two_tree"], pa.binary(8))})
+    parquet.write_table(made, tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="column 'algorithm': got bytes of a fixed length, expected numbers or str"):
+        results.table(tmp_path / "rows.parquet")
+
+
+def test_many_strings_in_the_list_of_a_row_are_refused(tmp_path: Path) -> None:
+    """8,192 strings of 60,000 bytes, in one row."""
+    long = pa.array(["x" * 60_000]).dictionary_encode().take(pa.array([0] * 8192))
+    made = pa.table({"spans": pa.ListArray.from_arrays(pa.array([0, 8192], pa.int32()), long)})
+    parquet.write_table(made, tmp_path / "rows.parquet", store_schema=False)
+    with pytest.raises(ValueError, match="8,192 strings of up to 60,000 bytes in a batch"):
+        results.table(tmp_path / "rows.parquet")
+
+
+def test_rows_of_all_types_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows = [
+        {
+            "algorithm": name,
+            "machine": {"name": name and name[::-1], "rate": 0.5},
+            "samples": [n / 7, 3.0],
+            "count": n,
+            "spans": [{"what": name}] * (n % 3),
+        }
+        for n, name in enumerate(["ring", "two_tree", None, "r" * 1024] * 200)
+    ]
+    results.write(tmp_path / "rows", rows, {})
+    assert results.table(tmp_path / "rows.parquet").to_pylist() == rows

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from collectives.backends import BACKENDS, backend
 from collectives.codecs import current_name
+from collectives.errors import short
 from collectives.files import replace
 from collectives.schemas import VERSION, version_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from pyarrow import parquet
 
 Record = dict[str, Any]
 
@@ -33,11 +35,12 @@ PACKAGES = tuple(dict.fromkeys(["torch", "numpy", *(each for name in BACKENDS fo
 RECORDED = ("NCCL_", "TORCH_NCCL_", "CUDA_", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|KEY")
 
-# Limits of a file of rows: rows, values of all columns, bytes as encoded, and bytes in memory. A few encoded bytes can
-# stand for gigabytes, so that the rows are read in batches. So can compressed ones, but not those of the codecs that
-# `write` and pandas use: Snappy shortens data at most 22-fold.
-MAX_ROWS, MAX_VALUES, MAX_ENCODED, MAX_BYTES = 1 << 17, 1 << 24, 1 << 24, 1 << 28
-CODECS = ("UNCOMPRESSED", "SNAPPY")
+# Limits of a file of rows: rows, values of all columns, bytes as encoded, bytes in memory, and bytes of a string. A few
+# encoded bytes can stand for gigabytes, and the file's own word for its size may be a lie. Rows are therefore read in
+# batches, and strings as dictionaries; the longest string is the error of ranks that failed. Compressed bytes can stand
+# for gigabytes too, but not those of the codecs that `write` and pandas use: Snappy shortens data at most 22-fold.
+MAX_ROWS, MAX_VALUES, MAX_ENCODED, MAX_BYTES, MAX_STRING = 1 << 17, 1 << 24, 1 << 24, 1 << 28, 1 << 16
+CODECS, BATCH_ROWS = ("UNCOMPRESSED", "SNAPPY"), 256
 
 
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
@@ -78,7 +81,8 @@ def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
 def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, of these columns alone if they are given.
 
-    Raises OSError, and ValueError for a damaged file, or one with too many rows, values or bytes, or another codec.
+    Raises OSError, and ValueError for a damaged file, or one with too many rows, values or bytes, a string of more than
+    65,536 bytes, or another codec.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -93,12 +97,46 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
             raise ValueError(f"rows: got {got}, expected up to {MAX_ROWS:,}, {MAX_VALUES:,} and {MAX_ENCODED:,}")
         if codecs := {part.compression for part in parts}.difference(CODECS):
             raise ValueError(f"compression of rows: got {', '.join(sorted(codecs))}, expected {' or '.join(CODECS)}")
+        schema, strings = file.schema_arrow, _strings(file.schema)
+    with parquet.ParquetFile(path, read_dictionary=strings) as file:
         batches, left = [], MAX_BYTES
-        for batch in file.iter_batches(MAX_BYTES // max(encoded, 1), columns=columns):
-            if (left := left - batch.nbytes) < 0:
-                raise ValueError(f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that")
-            batches.append(batch)
-        return pa.Table.from_batches(batches, batches[0].schema if batches else file.schema_arrow)
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            decoded = []
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                _check_strings(name, column)
+                decoded.append(column.cast(schema.field(name).type))
+                left -= decoded[-1].nbytes
+                if left < 0:
+                    raise ValueError(f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that")
+            batches.append(pa.RecordBatch.from_arrays(decoded, names=batch.schema.names))
+        return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+
+
+def _strings(schema: parquet.ParquetSchema) -> list[str]:
+    """Return the columns of strings, also those inside others; ValueError for bytes of a fixed length."""
+    columns = [schema.column(number) for number in range(len(schema))]
+    for column in columns:
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            raise ValueError(f"column {short(column.path)}: got bytes of a fixed length, expected numbers or strings")
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+
+
+def _check_strings(name: str, column: pa.Array) -> None:
+    """Raise ValueError for a dictionary with a long string, or one that would take too much if it were none."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if pa.types.is_struct(column.type):
+        for field, values in zip(column.type, column.flatten(), strict=True):
+            _check_strings(f"{name}.{field.name}", values)
+    elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        _check_strings(name, column.values)
+    elif pa.types.is_dictionary(column.type) and not pa.types.is_primitive(column.type.value_type):
+        longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+        if longest > MAX_STRING:
+            raise ValueError(f"column {short(name)}: got a string of {longest:,} bytes, expected up to {MAX_STRING:,}")
+        if len(column) * longest > MAX_BYTES:
+            raise ValueError(f"column {short(name)}: got {len(column):,} strings of up to {longest:,} bytes in a batch")
 
 
 def _upgraded(record: Record, name: str) -> Record:
