@@ -117,6 +117,11 @@ def test_repeated_rows_and_runs() -> None:
 HEADING = "step | rank 0 | rank 1\n"
 
 
+def test_rows_move_as_many_chunks_as_the_limit_says() -> None:
+    text = f"{HEADING}0 | +0-65535<1(x3) |\n1 | | +0-65535<0"
+    assert [step.count.sum() for step in parse_grid(text, "all_reduce", 2).steps()] == [3 << 16, 1 << 16]
+
+
 @pytest.mark.parametrize(
     ("text", "place", "what"),
     [
@@ -132,6 +137,9 @@ HEADING = "step | rank 0 | rank 1\n"
         (f"{HEADING}0 | +99999<1 |", (2, 6), "got '99999', expected chunks in order, up to 65535"),
         (f"{HEADING}0 | +0<1(x65537) |", (2, 8), "got '1(x65537)', expected 1 to 65536 rows"),
         (f"{HEADING}0 | +0<1(x0) |", (2, 8), "got '1(x0)', expected 1 to 65536 rows"),
+        (f"{HEADING}0 | +0-4095<1(x65) |", (2, 13), "got '1(x65)', expected rows that move up to 262144 chunks"),
+        (f"{HEADING}0 | +0-65535<1(x4) | +7<0", (2, 25), "got '0', expected rows that move up to 262144 chunks"),
+        (f"{HEADING}0 | +0-65535<1(x4) |\n1 | =9<1 |", (3, 8), "got '1', expected rows that move up to 262144"),
         (f"{HEADING}0 | {'x' * 99} |", (2, 5), f"got '{'x' * 40}', expected a cell"),
     ],
 )

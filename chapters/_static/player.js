@@ -116,7 +116,7 @@
 
     /* Show another schedule, and of it the state after t steps. */
     choose(algorithm, p, t = 0) {
-      const known = algorithm in this.schedules ? algorithm : Object.keys(this.schedules)[0];
+      const known = Object.hasOwn(this.schedules, algorithm) ? algorithm : Object.keys(this.schedules)[0];
       const ranks = Object.keys(this.schedules[known]);
       const chosen = ranks.includes(String(p)) ? String(p) : ranks[0];
       this.pause();
@@ -263,7 +263,7 @@
 
     followLink() {
       const [id, algorithm, p, t] = location.hash.slice(1).split("--");
-      if (id !== this.id || !(algorithm in this.schedules)) return false;
+      if (id !== this.id || !Object.hasOwn(this.schedules, algorithm)) return false;
       this.choose(algorithm, p, Number(t) || 0);
       return true;
     }

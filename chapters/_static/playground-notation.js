@@ -4,7 +4,7 @@
   "use strict";
 
   // The limits of grid.py, and of this page.
-  const MOST_TEXT = 1 << 20, MOST_ROWS = 1 << 16, MOST_CHUNK = (1 << 16) - 1, SHOWN = 40;
+  const MOST_TEXT = 1 << 20, MOST_ROWS = 1 << 16, MOST_MOVED = 1 << 18, MOST_CHUNK = (1 << 16) - 1, SHOWN = 40;
   const NOTE = "   <--";
   const ITEM = /^([+=])(\d{1,9})(?:-(\d{1,9}))?<(\d{1,9}(?:\(x\d{1,9}\))?(?:,\d{1,9}(?:\(x\d{1,9}\))?)*)$/;
   // How many parts a collective divides its buffer into, as a power of the number of ranks.
@@ -76,13 +76,15 @@
     });
   }
 
-  /* The rows of a cell's items, such as +2-4<0,1(x3); `left` rows may still come. */
-  function rowsOf(cell, rank, p, left) {
+  const movedBy = (rows) => rows.reduce((sum, [, , , count]) => sum + count, 0);
+
+  /* The rows of a cell's items, such as +2-4<0,1(x3); `left` rows that move `unmoved` chunks may still come. */
+  function rowsOf(cell, rank, p, left, unmoved) {
     const rows = [];
     for (const found of cell.text.matchAll(/[^ \t]+/g)) {
       const item = cell.at(found.index, found.index + found[0].length);
       const [, sign, first, second, sources] = item.text.match(ITEM) ?? item.fail("a cell such as +2<0, =2<0, +2-4<0 or +0<1,2(x3)");
-      const chunk = Number(first), last = Number(second ?? first);
+      const chunk = Number(first), last = Number(second ?? first), count = last - chunk + 1;
       const run = second === undefined ? first : `${first}-${second}`;
       if (chunk > last || last > MOST_CHUNK) item.at(1, 1 + run.length).fail(`chunks in order, up to ${MOST_CHUNK}`);
       for (const source of sources.matchAll(/(\d+)(?:\(x(\d+)\))?/g)) {
@@ -90,7 +92,9 @@
         const where = item.at(at, at + source[0].length);
         if (src === rank || src >= p) where.fail(`another rank, 0 to ${p - 1}`);
         if (times > left - rows.length || !times) where.fail(`1 to ${MOST_ROWS} rows in the whole text`);
-        for (let i = 0; i < times; i++) rows.push([src, rank, chunk, last - chunk + 1, sign === "+" ? 1 : 0]);
+        if (times * count > unmoved) where.fail(`rows that move up to ${MOST_MOVED} chunks in the whole text`);
+        unmoved -= times * count;
+        for (let i = 0; i < times; i++) rows.push([src, rank, chunk, count, sign === "+" ? 1 : 0]);
       }
     }
     return rows;
@@ -103,13 +107,14 @@
       const name = i ? `rank ${i - 1}` : "step";
       if (cell.text.replace(/[ \t]+/g, " ") !== name) cell.fail(`the heading ${name}`);
     });
-    let left = MOST_ROWS;
+    let left = MOST_ROWS, unmoved = MOST_MOVED;
     return lines.slice(1).map((line, t) => {
       const [number, ...cells] = cellsOf(line, p);
       if (number.text !== String(t)) number.fail(`step ${t}`);
       const rows = cells.flatMap((cell, rank) => {
-        const found = rowsOf(cell, rank, p, left);
+        const found = rowsOf(cell, rank, p, left, unmoved);
         left -= found.length;
+        unmoved -= movedBy(found);
         return found;
       });
       return [0, 1, 2, 3, 4].map((i) => rows.map((row) => row[i]));

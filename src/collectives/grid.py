@@ -15,8 +15,8 @@ from collectives.schedule import Schedule, ScheduleError, Step, parts, run, sign
 
 MAX_STEPS, MAX_RANKS, MAX_CELL = 24, 12, 160
 
-# What `parse_grid` reads at most: characters, rows of all steps, and the largest chunk.
-MAX_TEXT, MAX_ROWS, MAX_CHUNK = 1 << 20, 1 << 16, (1 << 16) - 1
+# What `parse_grid` reads at most: characters, rows of all steps, chunks that these move, and the largest chunk.
+MAX_TEXT, MAX_ROWS, MAX_MOVED, MAX_CHUNK = 1 << 20, 1 << 16, 1 << 18, (1 << 16) - 1
 
 ITEM = re.compile(r"([+=])(\d{1,9})(?:-(\d{1,9}))?<(\d{1,9}(?:\(x\d{1,9}\))?(?:,\d{1,9}(?:\(x\d{1,9}\))?)*)", re.ASCII)
 SOURCE = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
@@ -116,8 +116,8 @@ def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k
     whether a rank may send several messages in a step, so the schedule promises nothing: ``one_port`` is false.
 
     Raises ScheduleError, with line and column and what is allowed there, if the text is not such a table of ``p``
-    ranks, and if it has more than a million characters, 65,536 rows or 65,536 chunks. Whether the schedule is right,
-    `verify` says.
+    ranks, and if it has more than a million characters, 65,536 rows or 65,536 chunks, or if its rows move more than
+    262,144 chunks in all. Whether the schedule is right, `verify` says.
 
     >>> parse_grid("step | rank 0 | rank 1\n 0 | +0<1 | +0<0", collective="all_reduce", p=2).step(0)
     Step(1->0:+0, 0->1:+0)
@@ -150,15 +150,16 @@ def _steps(text: str, p: int) -> list[list[Row]]:
         if re.sub(r"[ \t]+", " ", cell.text) != name:
             cell.fail(f"the heading {name}")
     steps: list[list[Row]] = []
-    left = MAX_ROWS
+    left, unmoved = MAX_ROWS, MAX_MOVED
     for line in lines[1:]:
         number, *cells = _cells(line, p)
         if number.text != str(len(steps)):
             number.fail(f"step {len(steps)}")
         steps.append([])
         for rank, cell in enumerate(cells):
-            for rows in _rows(cell, rank, p, left):
+            for rows in _rows(cell, rank, p, left, unmoved):
                 left -= len(rows)
+                unmoved -= sum(count for _, _, _, count, _ in rows)
                 steps[-1] += rows
     return steps
 
@@ -180,8 +181,8 @@ def _cells(line: _Part, p: int) -> list[_Part]:
     ]
 
 
-def _rows(cell: _Part, rank: int, p: int, left: int) -> Iterator[list[Row]]:
-    """Yield the rows of each item of a cell, such as +2-4<0,1(x3), of which ``left`` may still come."""
+def _rows(cell: _Part, rank: int, p: int, left: int, unmoved: int) -> Iterator[list[Row]]:
+    """Yield the rows of each item of a cell, such as +2-4<0,1(x3); ``left`` rows of ``unmoved`` chunks may come."""
     for found in re.finditer(r"[^ \t]+", cell.text):
         item = cell.at(*found.span())
         parsed = ITEM.fullmatch(item.text)
@@ -191,6 +192,7 @@ def _rows(cell: _Part, rank: int, p: int, left: int) -> Iterator[list[Row]]:
         if not chunk <= last <= MAX_CHUNK:
             item.at(1, parsed.end(3) if parsed[3] else parsed.end(2)).fail(f"chunks in order, up to {MAX_CHUNK}")
         rows: list[Row] = []
+        count = last - chunk + 1
         for source in SOURCE.finditer(parsed[4]):
             src, times = int(source[1]), int(source[2] or 1)
             where = item.at(parsed.start(4) + source.start(), parsed.start(4) + source.end())
@@ -198,6 +200,9 @@ def _rows(cell: _Part, rank: int, p: int, left: int) -> Iterator[list[Row]]:
                 where.fail(f"another rank, 0 to {p - 1}")
             if times > left - len(rows) or not times:
                 where.fail(f"1 to {MAX_ROWS} rows in the whole text")
-            rows += [(src, rank, chunk, last - chunk + 1, parsed[1] == "+")] * times
+            if times * count > unmoved:
+                where.fail(f"rows that move up to {MAX_MOVED} chunks in the whole text")
+            unmoved -= times * count
+            rows += [(src, rank, chunk, count, parsed[1] == "+")] * times
         left -= len(rows)
         yield rows

@@ -172,8 +172,20 @@ def test_without_javascript_the_text_is_there(browser: Browser, folder: Path, na
 @pytest.mark.parametrize(
     ("name", "links"),
     [
-        ("two", ("#one--no-such--4--2", "#one--ring--99--900", "#a-heading", "#one--ring--4--x", "#%")),
+        (
+            "two",
+            (
+                "#one--no-such--4--2",
+                "#one--constructor--4--1",
+                "#one--toString--4",
+                "#one--ring--99--900",
+                "#a-heading",
+                "#one--ring--4--x",
+                "#%",
+            ),
+        ),
         ("playground", ("#%", "#c=gossip&p=99", "#c=reduce&p=4&r=77&t=%00", "#a--b--c", "#t=<script>", "#c=x--y")),
+        ("playground", ("#c=all_reduce&p=2&t=step | rank 0 | rank 1%0A0 | %2B0-4095<1(x1000) |",)),
         ("playground", ("#c=reduce&p=4&xy=7", "#c=reduce&p=2&xy=0,0 0,0", "#xy=<b>,1", "#p=2&xy=-1,5 1e9,0")),
     ],
 )
