@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from collectives.algorithms import build
 from collectives.emulator import cluster
+from collectives.verify import verify
 from command import finished
 from places import PATIENCE, ROOT
 
@@ -51,3 +53,27 @@ def test_the_cost_of_a_step_is_measured() -> None:
     done = finished(command)
     assert done.returncode == 0, done.stderr
     assert re.search(r"collectives \(auto\) to gloo: \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)\n$", done.stdout)
+
+
+@pytest.mark.parametrize("p", [1, 4, 9, 25])
+def test_the_torus_is_right_and_each_rank_sends_the_least(p: int) -> None:
+    schedule = build("all_reduce", f"{ROOT}/examples/torus.py:torus", p)
+    verify(schedule)
+    assert schedule.k == p
+    sent = [sum(step.count[step.src == rank].sum() for step in schedule.steps()) for rank in range(p)]
+    assert sent == [2 * (p - 1)] * p
+
+
+def test_the_torus_needs_a_square_number_of_ranks() -> None:
+    with pytest.raises(ValueError, match="ranks of a torus: got 8, expected a square number"):
+        build("all_reduce", f"{ROOT}/examples/torus.py:torus", 8)
+
+
+def test_the_commands_of_the_torus_run() -> None:
+    text = (ROOT / "examples/torus.py").read_text()
+    commands = [line.split() for line in text.splitlines() if line.startswith("    collectives ")]
+    assert [words[1] for words in commands] == ["verify", "show", "simulate", "bench"]
+    for words in commands:
+        few = ["--bytes", "1K", "--repetitions", "2"] if words[1] == "bench" else []
+        done = finished([sys.executable, "-m", *words, *few], cwd=ROOT)
+        assert done.returncode == 0, done.stderr
