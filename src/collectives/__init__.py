@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from collectives.algorithms import ALGORITHMS
+from collectives.errors import with_extra
 from collectives.grid import grid, parse_grid
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.verify import verify
@@ -61,5 +62,8 @@ _LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulator.s
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_LATER.get(name, "collectives.api")), name)
+    try:
+        found = globals()[name] = getattr(importlib.import_module(_LATER.get(name, "collectives.api")), name)
+    except ModuleNotFoundError as error:
+        raise with_extra(error, "simulate" if name in _LATER else "run") from None
     return found

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from collectives.codecs import current_name
-from collectives.errors import unknown
+from collectives.errors import short, unknown
 from collectives.units import (
     TYPED_BYTES,
     TYPED_RATE,
@@ -89,7 +89,7 @@ Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes), _written(TYPED_BYTES, {
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without aliases and dates.
+    """The safe loader without aliases, dates and keys that come twice.
 
     A few lines with aliases expand to more than memory holds, and 2020-01-01 is text, as in JSON.
     """
@@ -99,6 +99,15 @@ class _Loader(yaml.SafeLoader):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="got an alias, expected the value itself", problem_mark=mark)
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key for key, _ in node.value]
+        names = [key.value for key in keys]
+        for nth, name in enumerate(names):
+            if name in names[:nth]:
+                problem = f"got the key {short(name)} twice, expected it once"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=keys[nth].start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -120,7 +129,7 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str | bytes, name: str) -> Any:
     """Return the value of a YAML text. Raises ValueError, one line that begins with ``name``, for invalid YAML.
 
-    It also refuses more than 64 KiB, and aliases.
+    It also refuses more than 64 KiB, aliases, and a key that comes twice, of which only the last value would count.
 
     >>> parse_yaml("{ranks: 4, sizes: [4, 64K], day: 2020-01-01}", "an example")
     {'ranks': 4, 'sizes': [4, '64K'], 'day': '2020-01-01'}

@@ -19,6 +19,8 @@ def explain(error: ValidationError) -> str:
     lines = []
     for found in error.errors():
         where, what = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
+        if found["type"] == "list_type" and str(found["input"]).startswith("["):  # papermill's -p makes no lists
+            what += f" (by papermill: -y '{{{where}: {short(found['input'])[1:-1]}}}')"
         lines.append(f"{where}: {what}, got {short(found['input'])}" if where else what)
     more = [f"and {len(lines) - MAX_SHOWN:,} more"] if len(lines) > MAX_SHOWN else []
     return "; ".join([*lines[:MAX_SHOWN], *more])
@@ -34,13 +36,14 @@ def short(value: object) -> str:
     return shown if len(shown) <= 80 else f"{shown[:40]}… ({len(shown):,} characters)"
 
 
-# What other tools call a field of ours.
+# What other tools call a field of ours, and readers an algorithm.
 SYNONYMS = {
     **dict.fromkeys(("bandwidth", "bw", "speed", "throughput"), "rate"),
     **dict.fromkeys(("alpha", "delay"), "latency"),
     **dict.fromkeys(("gpus_per_node", "nproc_per_node", "ntasks_per_node", "ppn", "slots"), "ranks_per_node"),
     **dict.fromkeys(("nics_per_node", "hcas_per_node"), "ports_per_node"),
     **dict.fromkeys(("intra", "intra_node", "nvlink"), "inside"),
+    "tree": "binomial",
     **dict.fromkeys(("inter", "inter_node", "fabric"), "network"),
 }
 
@@ -65,3 +68,14 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = suggest(name, known)
     return f"unknown {what} {short(name)}{f'{near} Known' if near else '; known'} are {', '.join(known)}"
+
+
+def with_extra(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """Return the error with the extra that installs the missing package, or as it is for a module of our own.
+
+    >>> str(with_extra(ModuleNotFoundError("No module named 'torch'", name="torch"), "run"))
+    "No module named 'torch': pip install 'collective-communication[run]'"
+    """
+    if str(error.name).startswith("collectives") or "pip install" in str(error):
+        return error
+    return ModuleNotFoundError(f"{error}: pip install 'collective-communication[{extra}]'", name=error.name)

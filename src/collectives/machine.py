@@ -57,7 +57,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from collectives.codecs import current_name
 from collectives.config import FILE, AlgorithmName, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
-from collectives.errors import explain, unknown
+from collectives.errors import explain, short, unknown
 from collectives.schemas import VERSION, version_of
 
 MAX_VERTICES = 1024
@@ -337,9 +337,9 @@ def lattice_fields(name: str) -> dict[str, Any]:
     shape, _, link = name.partition(",")
     kind, _, axes = shape.partition(":")
     latency, _, rate = (link or "1us,50GB/s").partition(",")
-    sizes = tuple(int(size) for size in axes.split("x") if size.isdecimal())
+    sizes = tuple(int(size) for size in axes.split("x") if size.isdecimal() and len(size) < 10)
     if len(sizes) != 1 + axes.count("x") or min(sizes) < 1 or not 2 <= prod(sizes) <= MAX_VERTICES:
-        raise ValueError(f"size of a {kind}: got {axes!r}, expected such as 4x4, of 2 to {MAX_VERTICES:,} ranks")
+        raise ValueError(f"size of a {kind}: got {short(axes)}, expected such as 4x4, of 2 to {MAX_VERTICES:,} ranks")
     return {
         "name": name,
         "ranks_per_node": prod(sizes),

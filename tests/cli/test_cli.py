@@ -123,7 +123,8 @@ def test_the_version_is_that_of_the_distribution_which_a_folder_has_not(
     [
         ("simulate", "yaml", "simulate"),
         ("bench", "torch.distributed", "run"),
-        ("show", "matplotlib.figure", "experiments"),
+        ("show", "matplotlib.figure", "pages"),
+        ("run", "matplotlib.figure", "experiments"),
         ("export", "pyarrow", "experiments"),
         ("cluster", "numba", "cluster"),
         ("synthesize", "yaml", "synthesis"),

@@ -305,7 +305,8 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
             raise ValueError(f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1")
         if "/" in name:
             raise ValueError(unknown("codec", name.rpartition("/")[2], CODECS))
-        near = suggest(name, (each for of, each in ALGORITHMS if of == collective))
+        known = [each for of, each in ALGORITHMS if of == collective]
+        near = suggest(name, known) if known else suggest(collective, [of for of, _ in ALGORITHMS])
         raise ValueError(f"no algorithm {name!r} for {collective!r}; {_known(collective)}{near}")
     return make
 

@@ -42,11 +42,11 @@ OWN = {
     "cluster": ("machines:CLUSTER", "a cluster in slow motion: a command on each of its emulated hosts"),
 }
 
-# The extra that brings what a verb needs, if it is not [simulate]; and the packages that [experiments] brings to any.
+# The extra that brings what a verb needs, if it is not [simulate]; and of packages that any verb may need.
 EXTRAS = {"cluster": "cluster", "synthesize": "synthesis", "run": "experiments"}
 EXTRAS |= dict.fromkeys(("error", "backends", "bench", "calibrate"), "run")
 EXTRAS |= dict.fromkeys(("handout", "grade", "grade-all", "leaderboard"), "course")
-OF_EXPERIMENTS = ("matplotlib", "pandas", "pyarrow")
+OF_PACKAGES = {"matplotlib": "pages", "pandas": "experiments", "pyarrow": "experiments"}
 
 # Seconds that a schedule of the user's own may take, which may never end, and ranks may.
 TIMEOUT = 600.0
@@ -91,9 +91,19 @@ def main(argv: list[str] | None = None) -> int:
     except OverflowError as error:
         return _fail(f"a number is too large: {error}", 1)
     except (RuntimeError, ImportError, OSError) as error:
+        if isinstance(error, FileNotFoundError) and error.filename is None and not _has_folder():
+            return _fail("the working folder was removed: got none, expected a command in a folder that exists", 1)
         return _fail(error, 1)
     except KeyboardInterrupt as ended:
         return _fail(ended, getattr(ended, "code", 130))
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _fail(error: BaseException | str, code: int) -> int:
@@ -170,7 +180,8 @@ def _help(verb: str) -> str:
 
 def _describe_missing(verb: str, module: str) -> str:
     """Return the message for a module that is not installed, with the extra that brings it."""
-    extra = "experiments" if module.partition(".")[0] in OF_EXPERIMENTS else EXTRAS.get(verb, "simulate")
+    of_package = None if verb == "run" else OF_PACKAGES.get(module.partition(".")[0])
+    extra = of_package or EXTRAS.get(verb, "simulate")
     return f"{verb} needs {module}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'"
 
 

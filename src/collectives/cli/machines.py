@@ -11,6 +11,7 @@ from collectives import units
 from collectives.bounds import busbw
 from collectives.cli import TIMEOUT, Verb, add_json, out, out_row, seconds, size, whole
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, save
+from collectives.contracts import REDUCING
 from collectives.files import check_new_or_file
 from collectives.schedule import Schedule
 from collectives.units import duration, format_bytes
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collectives.simulator.scaling import Case
 
 SIZES = ("8", "64K", "64M")
+AFTER_BOUND = """\
+The bound counts bytes on links. It leaves out latencies, switches that add, which can be faster (`simulate` has them as
+in_network), and nodes that a machine file calls `slower`."""
 AFTER_CLUSTER = """\
 COMMAND runs once for each rank, with the variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR ...),
 and the others end when one fails. A 5 us, 25 GB/s link is emulated a thousand times slower: a result in ms reads as us
@@ -90,6 +94,7 @@ def _ports(of: Schedule, on: "Machine") -> int:
 
 
 def _bound_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = AFTER_BOUND
     parser.add_argument("collective", help="all_gather, reduce_scatter, all_reduce, broadcast, reduce or all_to_all")
     machines = "a preset, mesh:5x5, torus:4x4x4, or your own NAME.yaml; without links its ports count"
     parser.add_argument("--machine", required=True, help=machines)
@@ -126,13 +131,15 @@ def _bound(arguments: argparse.Namespace) -> None:
         "cut_shards": found.shards,
     }
     out_row(row, _bound_line(row), arguments.json)
+    if on.slower:
+        print("collectives: the bound takes all nodes for equal: it leaves out `slower`", file=sys.stderr)
 
 
 def _bound_line(row: dict[str, Any]) -> str:
     exact = "" if "/" not in row["algbw_exact"] else f" ({row['algbw_exact']})"
-    p = row["ranks"]
+    p, links = row["ranks"], " if no switch adds" if row["collective"] in REDUCING else ""
     first = (
-        f"{row['collective']} on {p} ranks of {row['machine']}: algbw at most {row['algbw']:.2f} GB/s{exact}; "
+        f"{row['collective']} on {p} ranks of {row['machine']}: algbw at most {row['algbw']:.2f} GB/s{exact}{links}; "
         f"{row['per_shard']} times what 1/{p} of the buffer takes at {row['unit_gbs']:g} GB/s"
     )
     if not row["cut"]:

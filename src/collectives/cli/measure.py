@@ -9,7 +9,7 @@ from collectives.algorithms import build, is_program, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited
 from collectives.codecs import split
-from collectives.contracts import ROOTED
+from collectives.contracts import REDUCING, ROOTED
 from collectives.errors import explain
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
     collectives = arguments.collective or [collective]
     if arguments.root and not set(collectives) & set(ROOTED):
         raise ValueError(f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none")
+    if arguments.op != "sum" and not set(collectives) & set(REDUCING):
+        raise ValueError(f"{', '.join(collectives)} takes no --op: got {arguments.op}, expected none: it adds nothing")
     given = {name: value for name in FIELDS if (value := getattr(arguments, name)) is not None}
     given |= {"bytes": typed} if typed else {}
     try:
@@ -125,14 +127,14 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
 
     if arguments.nccl_tests:
         wanted = [each for one in wanted for each in both_places(one)]
-    elif not arguments.json:
-        out(heading(wanted))
     if message := note(wanted):
         print(f"collectives: {message}", file=sys.stderr, flush=True)
     measured = Measurement([], [])
 
     def on_event(event: "Row") -> None:
         show_progress(event)
+        if event.get("rows") and not (measured.rows or arguments.nccl_tests or arguments.json):
+            out(heading(wanted))
         measured.rows.extend(event.get("rows", []))
         measured.environment.extend(event.get("environment", []))
         for row in () if arguments.nccl_tests else event.get("rows", []):

@@ -63,8 +63,13 @@ ValueError: algorithm: got 'rnig', expected auto or one of ...
 
 from __future__ import annotations
 
-import torch
-from torch import distributed as dist
+from collectives.errors import with_extra
+
+try:
+    import torch
+    from torch import distributed as dist
+except ModuleNotFoundError as error:
+    raise with_extra(error, "run") from None
 
 from collectives.torch_backend.comm_hook import hook
 from collectives.torch_backend.group import NAME, keep_works, make
