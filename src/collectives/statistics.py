@@ -7,6 +7,11 @@ takes three times as long as the start of a command.
 from collections.abc import Sequence
 from functools import cache
 from math import floor
+from typing import Any
+
+# Samples of a row that can win. With three each, the intervals of two equal series are apart in one of ten pairs; with
+# five, in one of 126.
+FEWEST = 5
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
@@ -33,6 +38,17 @@ def covered(n: int, confidence: float = 0.95) -> float:
     [0.0, 0.5, 0.75, 0.9375]
     """
     return _cut(n, confidence)[1]
+
+
+def ratio(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Return (least, of medians, most) of one (low, median, high) over another, for numbers or columns of them.
+
+    Both intervals hold at once with at least the sum of their confidences less 1; then this one holds, too.
+
+    >>> ratio((10.0, 12.0, 16.0), (4.0, 6.0, 8.0))
+    (1.25, 2.0, 4.0)
+    """
+    return one[0] / other[2], one[1] / other[1], one[2] / other[0]
 
 
 def percent(share: float) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from collectives.bench import compare, runs
 from collectives.bench.results import read
 from collectives.figures.style import with_whole_options
 from collectives.units import format_bytes
@@ -14,9 +15,6 @@ from collectives_book.figures.statements import Rows
 
 # Folders of results that the pages show; every other one has a reader's own rows.
 BOOKS = ("quick", "reference")
-
-# What two rows must share to be compared.
-POINT = ["collective", "where", "ranks", "backend", "algorithm", "bytes"]
 
 
 def stems(results: Path) -> list[Path]:
@@ -70,29 +68,61 @@ def pages(run: Path, chapters: Path) -> list[Path]:
 
 
 def beside(results: Path) -> Rows:
-    """Return a reader's own rows beside those of the reference: medians of the points that both have, and their ratio.
+    """Return a reader's own rows beside those of the reference: both times, their ratio, its interval, and the result.
 
-    Own rows are in any folder of results but the book's two, in a file of the same name as the reference's.
+    Own rows are in any folder of results but the book's two, in a file of the same name as the reference's. Points that
+    one of both has are there, too. A run without a partner, or without rows of collectives, has a line that says so.
     """
-    mine = [stem for stem in stems(results) if stem.relative_to(results).parts[0] not in BOOKS]
-    pairs = [(own, other) for own in mine for other in stems(results / "reference") if own.name == other.name]
-    return pd.concat(
-        [pd.DataFrame(), *(_pairs(own.relative_to(results), read(own)[0], read(other)[0]) for own, other in pairs)]
-    )
+    parts = [_pair(own, results) for own in _own(results)]
+    return pd.concat([pd.DataFrame(), *parts]).fillna("")
 
 
-def _pairs(run: Path, mine: Rows, theirs: Rows) -> Rows:
-    if not {*POINT, "median_us"} <= {*mine} & {*theirs}:
-        return pd.DataFrame()
-    both = mine.merge(theirs, on=POINT, suffixes=("", "_reference"))
-    both = both[(both.median_us > 0) & (both.median_us_reference > 0)]
-    columns = {
-        "algorithm": [*map(measured.label, both.backend, both.algorithm)],
-        "buffer": both.bytes.map(format_bytes),
-        "ranks": both.ranks,
-        "where": both["where"],
-        "yours": both.median_us.map(statements.us),
-        "reference": both.median_us_reference.map(statements.us),
-        "yours over reference": (both.median_us / both.median_us_reference).map("{:.2f}".format),
+def differences(results: Path) -> list[str]:
+    """Return in which way each own run was made otherwise than the reference, a line for each."""
+    pairs = [(own, other) for own in _own(results) for other in _references(own, results)]
+    beside = [[_run(stem, results) for stem in pair] for pair in pairs]
+    return [
+        f"{mine.name}, {what}: {here}; {theirs.name}: {there}"
+        for mine, theirs in beside
+        if mine.rows and theirs.rows
+        for what, (here, there) in compare.differences([mine, theirs]).items()
+    ]
+
+
+def _own(results: Path) -> list[Path]:
+    return [stem for stem in stems(results) if stem.relative_to(results).parts[0] not in BOOKS]
+
+
+def _references(own: Path, results: Path) -> list[Path]:
+    return [stem for stem in stems(results / "reference") if stem.name == own.name]
+
+
+def _run(stem: Path, results: Path) -> runs.Run:
+    """Return a run; without rows if they are not those of collectives."""
+    name = stem.relative_to(results).as_posix()
+    try:
+        return runs.read_run(name, [stem.with_name(f"{stem.name}.parquet")])
+    except ValueError:
+        return runs.Run(name, [], {}, [stem.name])
+
+
+def _pair(own: Path, results: Path) -> Rows:
+    mine, others = _run(own, results), [_run(other, results) for other in _references(own, results)]
+    if not others:
+        return pd.DataFrame({"result": ["the reference has no run of this name"]}, index=[mine.name])
+    compared = [row for other in others for row in compare.compare(other.rows, mine.rows, ("the reference", "yours"))]
+    if not mine.rows or not compared:
+        return pd.DataFrame({"result": ["no rows of collectives"]}, index=[mine.name])
+    return pd.DataFrame([_line(row) for row in compared], index=[mine.name] * len(compared))
+
+
+def _line(row: dict[str, Any]) -> dict[str, Any]:
+    times = {name: row[f"{which}_median_us"] for name, which in (("yours", "second"), ("reference", "first"))}
+    return {
+        "series": compare.series_of(row),
+        "buffer": format_bytes(row["bytes"]),
+        **{name: statements.us(time) if time else "" for name, time in times.items()},
+        "yours over reference": compare.factor(row["ratio"]) if row["ratio"] else "",
+        "interval": f"{compare.factor(row['low'])} to {compare.factor(row['high'])}" if row["ratio"] else "",
+        "result": row["result"],
     }
-    return pd.DataFrame(columns).set_index(pd.Index([run.as_posix()] * len(both)))

@@ -20,6 +20,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+NODES = ["n1", "n1", "n7"]  # the hosts of three ranks
+
+
 def written(name: str) -> Callable[[Path], object]:
     def write(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
@@ -67,20 +70,26 @@ def test_what_is_set_for_gpus_and_by_slurm_is_recorded_and_no_secret(monkeypatch
     assert not {"NCCL_NET_TOKEN", "SLURM_JOB_USER", "HOME"} & found.keys()
 
 
-@pytest.mark.parametrize(("hosts", "named"), [(["n1", "n1"], False), (["n1", "n2"], True)])
-def test_a_host_is_named_where_there_are_several(
-    hosts: list[str], named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        measure, "gathered", lambda mine: [mine | {"rank": i, "host": host} for i, host in enumerate(hosts)]
-    )
+@pytest.mark.parametrize("where", ["loopback", "slurm", "torchrun", "mpirun"])
+def test_a_record_names_each_rank_s_host(where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def gathered(mine: Row) -> list[Row]:
+        on = [{"rank": rank, "host": host} if "host" in mine else {"rank": rank} for rank, host in enumerate(NODES)]
+        return [mine | each for each in on]
+
+    monkeypatch.setattr(measure, "gathered", gathered)
     monkeypatch.setattr(measure.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(measure.socket, "gethostname", lambda: "n1")
     reported: list[Row] = []
-    measure.report_rows({"where": "slurm", "backends": ["gloo"], "set": {"NCCL_ALGO": "Ring"}}, reported.append, [])
+    measure.report_rows({"where": where, "backends": ["gloo"], "set": {"NCCL_ALGO": "Ring"}}, reported.append, [])
     (event,) = reported
-    assert [each.get("host") for each in event["environment"]] == (hosts if named else [None] * 2)
-    assert [(each["rank"], each["set"]["NCCL_ALGO"]) for each in event["environment"]] == [(0, "Ring"), (1, "Ring")]
+    assert [(each["rank"], each["set"]["NCCL_ALGO"]) for each in event["environment"]] == [
+        (0, "Ring"),
+        (1, "Ring"),
+        (2, "Ring"),
+    ]
+    results.write(tmp_path / "run", [{"slowest_rank": 2}], event)
+    rows, record = results.read(tmp_path / "run")
+    assert record["hosts"] == (["localhost"] * 3 if where == "loopback" else NODES)
+    assert record["hosts"][rows.slowest_rank[0]] == ("localhost" if where == "loopback" else "n7")
 
 
 def test_rows_of_a_codec_without_a_bound_are_refused(tmp_path: Path) -> None:

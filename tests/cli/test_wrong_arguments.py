@@ -101,6 +101,15 @@ WRONG = [
     ("export all_reduce in_network -p 4 --to msccl", "got 1, expected none for MSCCL, whose GPUs do the adding"),
     ("export all_reduce in_network -p 4 --to goal --bytes 1K", "got 1, expected none for GOAL, whose ranks do the"),
     ("bench --algorithm in_network --ranks 2", "got 1, expected none for bench, which runs on ranks"),
+    # runs to compare
+    ("compare", "the following arguments are required: RUN"),
+    ("compare ring.xml", "runs to compare: got 1, expected 2 to 26"),
+    ("compare ring.xml mine.py/../ring.xml", "unknown run 'mine.py/../ring.xml': expected a file of rows, a folder"),
+    ("compare ring.xml ./ring.xml", "runs to compare: got 'ring.xml' and './ring.xml', expected different ones"),
+    ("compare ring.xml mine.py", "ring.xml: got no rows, expected NAME.parquet, or what"),
+    ("compare pipe link", "unknown run 'pipe': expected a file of rows"),
+    ("compare . ring.xml", ".: got a folder without rows, expected one with files NAME.parquet"),
+    ("compare a b --csv --json", "not allowed with argument"),
     # a schedule of one's own
     ("bench --algorithm mine.py:wrong --ranks 2", "0 times, not 1"),
     ("show all_reduce mine.py:no", "has no function 'no'"),

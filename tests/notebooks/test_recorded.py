@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.bench.results import read
+from collectives.bench.results import read, write
 from collectives.machine import machine
 from collectives_book import recorded
 from collectives_book.measured_machines.predictions import node
@@ -56,10 +56,29 @@ def test_own_rows_are_beside_those_of_the_same_points(tmp_path: Path) -> None:
         for suffix in ("json", "parquet"):
             shutil.copy(RESULTS / "reference" / "slow-motion" / f"straggler.{suffix}", tmp_path / folder)
             shutil.copy(RESULTS / "reference" / "slurm-cpu" / f"all-reduce-sweep.{suffix}", tmp_path / folder)
-    assert recorded.beside(tmp_path / "reference").empty
+    assert recorded.beside(tmp_path / "nothing").empty
     table = recorded.beside(tmp_path)
     assert set(table.index) == {"mine/all-reduce-sweep", "mine/straggler"}
-    assert set(table["yours over reference"][["mine/all-reduce-sweep"]]) == {"1.00"}
+    same = table.loc[["mine/all-reduce-sweep"]]
+    assert {*same["yours over reference"]} == {"1.00"}
+    assert {*same.result} == {"no difference"}
+
+
+def test_own_rows_of_another_number_of_ranks_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "reference").mkdir()
+    for suffix in ("json", "parquet"):
+        shutil.copy(RESULTS / "reference" / "slurm-cpu" / f"all-reduce-sweep.{suffix}", tmp_path / "reference")
+    rows, record = read(tmp_path / "reference" / "all-reduce-sweep")
+    own = rows.astype(object).where(rows.notna(), None).assign(ranks=4, where="torchrun").to_dict("records")
+    write(tmp_path / "mine" / "all-reduce-sweep", own, record)
+    write(tmp_path / "mine" / "of-my-own", own, record)
+    write(tmp_path / "mine" / "other", [{"loss": 0.5}], record)
+    table = recorded.beside(tmp_path)
+    counts = table.loc["mine/all-reduce-sweep"].result.value_counts()
+    assert counts.to_dict() == {"only in yours": len(rows), "only in the reference": len(rows)}
+    assert table.series[table.result == "only in yours"].str.contains("on 4 ranks").all()
+    assert table.result["mine/of-my-own"] == "the reference has no run of this name"
+    assert any("where: torchrun; reference/all-reduce-sweep: slurm" in line for line in recorded.differences(tmp_path))
 
 
 def test_every_recorded_run_says_when_it_was_measured() -> None:

@@ -96,14 +96,13 @@ def report_rows(launched: Row, report: Callable[[Row], None], cases: Iterable[li
 
 
 def _records(launched: Row, names: list[str]) -> list[Row]:
-    """Return every rank's record, with its host's name if the ranks are on several, so that a slow one is found."""
+    """Return every rank's record, with its host's name, so that a slow one is found. On loopback all have the same."""
     mine = record() | {"where": launched["where"], "backends": launched["backends"], "rank": dist.get_rank()}
-    mine |= {"set": variables() | launched.get("set", {}), "host": socket.gethostname()}
+    mine |= {"set": variables() | launched.get("set", {})}
+    mine |= {} if launched["where"] == "loopback" else {"host": socket.gethostname()}
     for name in names:
         mine |= backend(name).record()
-    everyone = gathered(mine)
-    left_out = {"host"} if len({each["host"] for each in everyone}) == 1 else set()
-    return [{name: value for name, value in each.items() if name not in left_out} for each in everyone]
+    return gathered(mine)
 
 
 def gathered(mine: Any, device: torch.device | None = None) -> list[Any]:

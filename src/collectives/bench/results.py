@@ -23,6 +23,8 @@ from collectives.files import replace
 from collectives.schemas import VERSION, version_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
     import pyarrow as pa
     from pyarrow import parquet
@@ -46,8 +48,8 @@ CODECS, BATCH_ROWS = ("UNCOMPRESSED", "SNAPPY"), 256
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     """Write ``stem.parquet`` (the rows) and ``stem.json`` (the record), each whole or not at all.
 
-    The record gets the date, and the version of the schemas that both follow. The rows are written last: if they exist,
-    so does the record. Raises ValueError where there are no rows.
+    The record gets the date, the `hosts` of its ranks, and the version of the schemas that both follow. The rows are
+    written last: if they exist, so does the record. Raises ValueError where there are no rows.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -56,7 +58,8 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
         raise ValueError("there are no rows to write")
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
-    record = {"version": VERSION, "date": datetime.now(UTC).date().isoformat()} | record
+    made = {"version": VERSION, "date": datetime.now(UTC).date().isoformat()}
+    record = made | hosts(record.get("environment", [])) | record
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
     replace(Path(f"{stem}.json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
     replace(Path(f"{stem}.parquet"), lambda path: parquet.write_table(table, path))
@@ -161,6 +164,22 @@ def record() -> Record:
         "commit": _commit(),
         **{package: version for package in PACKAGES if (version := _version(package))},
     }
+
+
+def hosts(environment: Sequence[Record]) -> Record:
+    """Return ``hosts`` of a record: the name of each rank's host, in the order of ranks; nothing without ranks.
+
+    Of several launches that put a rank on different hosts it has all of them. Ranks on loopback name none.
+
+    >>> ranks = [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}, {"rank": 0, "host": "n1"}]
+    >>> hosts(ranks), hosts([*ranks, {"rank": 1, "host": "n3"}]), hosts([{"rank": 0}])
+    ({'hosts': ['n1', 'n2']}, {'hosts': ['n1', 'n2 or n3']}, {'hosts': ['localhost']})
+    """
+    by_rank: dict[int, dict[str, None]] = {}
+    for each in environment:
+        if "rank" in each:
+            by_rank.setdefault(each["rank"], {})[each.get("host", "localhost")] = None
+    return {"hosts": [" or ".join(by_rank[rank]) for rank in sorted(by_rank)]} if by_rank else {}
 
 
 def variables() -> dict[str, str]:

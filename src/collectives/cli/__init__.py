@@ -39,12 +39,13 @@ OWN = {
     "calibrate": ("machines:CALIBRATE", "measure a link between two ranks: a machine for `simulate`"),
     "backends": ("machines:BACKENDS", "which back ends are here, and why one is not"),
     "bench": ("measure:BENCH", "measure collectives on real ranks, also in nccl-tests' table"),
+    "compare": ("measure:COMPARE", "two or more measured runs beside each other: ratios of their times"),
     "cluster": ("machines:CLUSTER", "a cluster in slow motion: a command on each of its emulated hosts"),
 }
 
 # The extra that brings what a verb needs, if it is not [simulate]; and of packages that any verb may need.
 EXTRAS = {"cluster": "cluster", "synthesize": "synthesis", "run": "experiments"}
-EXTRAS |= dict.fromkeys(("error", "backends", "bench", "calibrate"), "run")
+EXTRAS |= dict.fromkeys(("error", "backends", "bench", "calibrate", "compare"), "run")
 EXTRAS |= dict.fromkeys(("handout", "grade", "grade-all", "leaderboard"), "course")
 OF_PACKAGES = {"matplotlib": "pages", "pandas": "experiments", "pyarrow": "experiments"}
 
@@ -231,7 +232,7 @@ def out_row(row: dict[str, Any], text: str, as_json: bool) -> None:
     out(json.dumps(row) if as_json else text)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """Add the option ``--json``."""
     parser.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
 

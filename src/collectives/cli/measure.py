@@ -1,13 +1,16 @@
-"""The verbs that measure: ``bench``, ``error``, ``bench-simulator``."""
+"""The verbs that measure: ``bench``, ``compare``, ``error``, ``bench-simulator``."""
 
 import argparse
+import csv
+import io
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectives import units
 from collectives.algorithms import build, is_program, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
-from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited
+from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited, save
 from collectives.codecs import split
 from collectives.contracts import REDUCING, ROOTED
 from collectives.errors import explain
@@ -149,6 +152,57 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
     return sum(row["wrong"] for row in measured.rows)
 
 
+def _compare_arguments(parser: argparse.ArgumentParser) -> None:
+    text = (
+        "two or more: NAME.parquet, a file of what `bench --json` printed, a folder of results, or the name of a run "
+    )
+    text += "below experiments/results, as reference/loopback/all-reduce"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=text)
+    parser.add_argument("--svg", metavar="NAME", help="draw the ratios: NAME-light.svg, NAME-dark.svg")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--csv", action="store_true", help="the table as CSV on standard output")
+    add_json(printed)
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    """Print every further run beside the first; as CSV or JSON a row has the names of both."""
+    from collectives.bench.compare import compare, differences, label, letters, lines, setting_of
+    from collectives.bench.runs import read_runs
+
+    runs = read_runs(arguments.runs)
+    first, *others = runs
+    names = letters(runs)
+    pairs = [
+        {"first": first.name, "second": run.name} | row
+        for name, run in zip(names[1:], others, strict=True)
+        for row in compare(first.rows, run.rows, (names[0], name))
+    ]
+    if arguments.svg:
+        from collectives.figures.comparison import ratios
+
+        save(ratios(pairs, lambda row: f"{row['second']}\n{setting_of(row)}", label), Path(arguments.svg))
+    if not arguments.csv and not arguments.json:
+        for text in lines(runs):
+            out(text)
+        return
+    for what, texts in differences(runs).items():
+        print(f"{what}: {'; '.join(texts)}", file=sys.stderr)
+    if arguments.csv:
+        out(_csv(pairs), end="")
+    for row in pairs if arguments.json else ():
+        out_row(row, "", as_json=True)
+
+
+def _csv(rows: "list[Row]") -> str:
+    """Return rows as CSV with a heading; a value that a row lacks is empty."""
+    text = io.StringIO()
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def _error_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS)
     known = f"{', '.join(DTYPES)} (default bf16), or its whole name"
@@ -204,5 +258,6 @@ def _bench_simulator(arguments: argparse.Namespace) -> None:
 
 
 BENCH = Verb(_bench_arguments, _bench)
+COMPARE = Verb(_compare_arguments, _compare)
 ERROR = Verb(_error_arguments, _error)
 BENCH_SIMULATOR = Verb(add_json, _bench_simulator)

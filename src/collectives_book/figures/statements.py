@@ -8,12 +8,9 @@ than `FEWEST` samples always tie.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from collectives.statistics import covered, median_interval, percent
+from collectives import statistics
+from collectives.statistics import FEWEST, covered, median_interval, percent
 from collectives.units import duration
-
-# Samples of a row that can win. With three each, the intervals of two equal series are apart in one of ten pairs; with
-# five, in one of 126.
-FEWEST = 5
 
 # A pandas.DataFrame of measured rows, and one of them; the types cannot say what they hold.
 Rows = Any
@@ -94,4 +91,5 @@ def leaders(rows: Rows) -> list[Row]:
 
 def ratio(one: Row, other: Row) -> tuple[float, float, float]:
     """Return (least, of medians, most) of one row's time over the other's, for one row each or columns of them."""
-    return one.low_us / other.high_us, one.median_us / other.median_us, one.high_us / other.low_us
+    intervals = [(row.low_us, row.median_us, row.high_us) for row in (one, other)]
+    return statistics.ratio(*intervals)
