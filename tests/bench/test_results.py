@@ -156,3 +156,13 @@ def test_rows_of_all_types_are_read_as_they_were_written(tmp_path: Path) -> None
     ]
     results.write(tmp_path / "rows", rows, {})
     assert results.table(tmp_path / "rows.parquet").to_pylist() == rows
+
+
+def test_rows_are_read_in_one_piece_as_pandas_wrote_them(tmp_path: Path) -> None:
+    """Whole numbers inside others become floats if one of them is missing, in all rows or in none."""
+    rows = [{"bytes": {"inside": n, "rack": None if n == 700 else n}} for n in range(800)]
+    made = pa.Table.from_pylist(rows).to_pandas()
+    made.to_parquet(tmp_path / "rows.parquet")
+    read = results.table(tmp_path / "rows.parquet").to_pandas()
+    assert [type(row["rack"]) for row in read["bytes"]] == [type(row["rack"]) for row in made["bytes"]]
+    assert read.index.equals(made.index)

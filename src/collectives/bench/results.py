@@ -112,7 +112,9 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
                 if left < 0:
                     raise ValueError(f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that")
             batches.append(pa.RecordBatch.from_arrays(decoded, names=batch.schema.names))
-        return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+        found = pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+        # In one piece, because pandas takes whole numbers for floats in a piece with gaps only.
+        return found.combine_chunks().replace_schema_metadata(schema.metadata)
 
 
 def _strings(schema: parquet.ParquetSchema) -> list[str]:
