@@ -161,7 +161,7 @@ MAX_VERSIONS = 64
 HEAD = re.compile(
     r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
     r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?"
-    r"(?P<source>[\w./]+:\d+ (?:\(\w+\) )?)?(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
+    r"(?P<source>[\w./+-]+:\d+ (?:\(\w+\) )?)?(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
 LEVELS = ("INFO ", "WARN ", "TRACE ")

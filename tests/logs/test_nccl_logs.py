@@ -319,3 +319,11 @@ def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
     found = [line.text for line in lines_of([path])]
     assert len(found[0]) == 1 << 16
     assert kinds(found) == ["log", "communicator", "proved", "proved"]
+
+
+def test_a_path_with_a_hyphen_hides_no_warning() -> None:
+    """Builds of some distributions print the whole path of a source before the level."""
+    path = "/build/rccl-2.22/ubuntu-22.04/src/init.cc:179"
+    (message,) = read([f"n1:7:7 [0] {path} NCCL WARN Duplicate GPU detected : rank 1 and rank 0"]).messages
+    assert message.form is not None
+    assert message.text.startswith("Duplicate GPU detected")
