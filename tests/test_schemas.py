@@ -170,6 +170,12 @@ def test_every_committed_row_and_record_is_valid(path: Path, every: int) -> None
     validate(results.read(path.with_suffix(""))[1], "record")
 
 
+@pytest.mark.parametrize("runs", ["slow-motion slurm-cpu", "loopback/back-to-back-1 loopback/back-to-back-2"])
+def test_what_compare_prints_is_valid(capsys: Capture, runs: str) -> None:
+    """A setting is a key only where a run has it in two ways."""
+    assert {kind(row) for row in printed(capsys, f"compare {runs} --json")} == {"compared"}
+
+
 @pytest.mark.parametrize("path", sorted(REFERENCE.rglob("*.jsonl")), ids=lambda path: path.stem)
 def test_every_committed_line_is_valid(path: Path) -> None:
     assert {kind(json.loads(line)) for line in path.read_text().splitlines()} == {"checked"}

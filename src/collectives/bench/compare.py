@@ -28,8 +28,8 @@ SETTINGS = ("experiment", "where", "dtype", "op", "in_place", "timing", "persist
 PERFORMED = ("transport", "executor", "device")
 
 # What a record has, but the table shows, or rows have.
-SHOWN = (*SETTINGS, *PERFORMED, "collective", "ranks", "backends", "algorithms", "bytes", "repetitions")
-SHOWN += ("timeout", "rank", "host", "set")
+SHOWN = {*SETTINGS, *PERFORMED, "collective", "ranks", "backends", "algorithms", "bytes", "repetitions"}
+SHOWN |= {"timeout", "rank", "host", "set"}
 
 WIDTH = 80
 
@@ -54,7 +54,8 @@ def compare(first: Sequence[Row], second: Sequence[Row], names: tuple[str, str] 
     runs = [_by_point(rows, columns, name) for rows, name in zip((first, second), names, strict=True)]
     points = _in_order(dict.fromkeys([*runs[0], *runs[1]]), columns)
     return [
-        dict(zip(columns, point, strict=True)) | _beside(*(run.get(point) for run in runs), names) for point in points
+        dict(zip(columns, point, strict=True)) | _beside(runs[0].get(point), runs[1].get(point), names)
+        for point in points
     ]
 
 

@@ -134,11 +134,13 @@ def _read(path: Path) -> tuple[list[Row], Record]:
     """Return the rows of a file and its record, which JSON lines have none of."""
     if path.suffix == ".parquet":
         frame, record = read(path.with_suffix(""))
-        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        rows = [row | {"samples": [*row["samples"]]} if row.get("samples") is not None else row for row in rows]
-    else:
-        rows, record = [*_lines(path)], {}
-    return rows, record
+        found = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        rows = [{str(name): value for name, value in row.items()} for row in found]
+        for row in rows:
+            if row.get("samples") is not None:
+                row["samples"] = [*row["samples"]]  # of an array
+        return rows, record
+    return [*_lines(path)], {}
 
 
 def _lines(path: Path) -> Iterator[Row]:
