@@ -5,7 +5,6 @@ for its criteria says why in ``as_good``. Ranks are forks of this process.
 """
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,6 @@ def test_mistakes_lose_points(name: str, tmp_path: Path, monkeypatch: pytest.Mon
         pytest.importorskip(IN_A_RANK[name]).set_num_threads(1)
     monkeypatch.setattr(submission, "RankProcess", ForkedRank)
     made = assignment.read(ASSIGNMENTS / name)
-    made = replace(made, facts=made.facts.model_copy(update={"limit": 60.0}))
     full = []
     for number, mistake in enumerate(mistakes(name)):
         folder = tmp_path / str(number)
