@@ -59,7 +59,8 @@ def _need_messages(played: RunResult, p: int, least: int, what: str) -> None:
 
 
 def four_ranks(submission: Submission) -> None:
-    _need_sum(submission, 4, 12)
+    for _ in range(2):  # the second call has other data, so a result that was remembered is wrong
+        _need_sum(submission, 4, 12)
 
 
 def any_ranks(submission: Submission) -> None:

@@ -78,7 +78,7 @@ def test_a_setting_is_of_the_point_only_where_a_run_has_several() -> None:
 
 
 def test_what_was_not_the_same_is_named() -> None:
-    """Of a file of JSON lines no record is known, so its machine is no difference."""
+    """Name no machine of a file of JSON lines, because it has no record."""
     made = {"hosts": ["n1", "n2"], "environment": [{"torch": "2.13.0", "set": {"NCCL_ALGO": "Ring"}}]}
     other = {"hosts": ["n3", "n4"], "environment": [{"torch": "2.13.0", "set": {}}], "settings": [{"warmups": 9}]}
     runs = [Run("a", [row(1.0, timing="met")], made, []), Run("b", [row(1.0, timing="back_to_back")], other, [])]

@@ -15,7 +15,7 @@ from collectives_course.world import Channel, Used
 
 
 class ForkedRank:
-    """What `collectives_course.sandbox.RankProcess` does, for code that can be trusted."""
+    """Run a rank of a submission as `collectives_course.sandbox.RankProcess` does, but as a fork without a sandbox."""
 
     def __init__(self, folder: Path, _limits: Limits, _sandboxed: bool = True) -> None:
         ours, theirs = socket.socketpair()

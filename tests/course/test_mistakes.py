@@ -4,6 +4,7 @@ Each is a patch of the reference in ``mistakes/ASSIGNMENT.toml``, with its reaso
 for its criteria says why in ``as_good``. Ranks are forks of this process.
 """
 
+import importlib
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def loses(made: assignment.Assignment, mistake: dict[str, Any], folder: Path) ->
 @pytest.mark.parametrize("name", each(NAMES, few=[name for name in NAMES if name not in SIMULATED]))
 def test_mistakes_lose_points(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in IN_A_RANK:
-        pytest.importorskip(IN_A_RANK[name]).set_num_threads(1)
+        importlib.import_module(IN_A_RANK[name]).set_num_threads(1)
     monkeypatch.setattr(submission, "RankProcess", ForkedRank)
     made = assignment.read(ASSIGNMENTS / name)
     full = []

@@ -7,15 +7,16 @@ without GPUs, so each starts two ranks of our back end.
 import os
 import shutil
 import socket
-import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
 from collectives.bench.results import read
-from places import ROOT
+from command import started
+from places import PATIENCE, ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +29,6 @@ all-reduce-sweep:
   repetitions: 3
   where: torchrun
 """
-SECONDS = 300
 
 
 def pods(folder: Path, name: str, port: int) -> list[str]:
@@ -40,16 +40,14 @@ def pods(folder: Path, name: str, port: int) -> list[str]:
     programs = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment = os.environ | runtime | given | programs
     files = [folder / f"{name}-{rank}.log" for rank in range(2)]
-    processes = []
-    for rank, file in enumerate(files):
-        with file.open("w") as log:
+    with ExitStack() as stack:
+        processes = []
+        for rank, file in enumerate(files):
+            log = stack.enter_context(file.open("w"))
             own = environment | {"PET_NODE_RANK": f"{rank}"}
-            processes.append(subprocess.Popen(command, cwd=folder, env=own, stdout=log, stderr=log))
-    try:
-        codes = [process.wait(SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+            process = started(command, cwd=folder, env=own, stdout=log, stderr=log)
+            processes.append(stack.enter_context(process))
+        codes = [process.wait(PATIENCE) for process in processes]
     texts = [file.read_text() for file in files]
     assert codes == [0, 0], texts
     return texts

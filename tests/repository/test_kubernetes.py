@@ -47,7 +47,7 @@ def manifests(name: str) -> list[Manifest]:
 
 
 def replicas(job: Manifest) -> list[Manifest]:
-    """The specifications of the job's pods."""
+    """Return the specifications of the job's pods."""
     if job["kind"] == "MPIJob":
         return [each["template"]["spec"] for each in job["spec"]["mpiReplicaSpecs"].values()]
     (patch,) = job["spec"]["runtimePatches"]
@@ -56,12 +56,12 @@ def replicas(job: Manifest) -> list[Manifest]:
 
 
 def started(job: Manifest) -> Manifest:
-    """What the notebook's pod runs: its command, arguments and environment."""
+    """Return the container of the notebook's pod: its command, arguments and environment."""
     return job["spec"]["trainer"] if job["kind"] == "TrainJob" else replicas(job)[0]["containers"][0]
 
 
 def unknown_to(model: Any, given: Manifest) -> bool:
-    """Whether the type misses something that is given: it drops what it does not know."""
+    """Return True if the type lacks something that is given: it drops such fields."""
     known: Manifest = model.from_dict(given).to_dict()
     return known != given
 
@@ -77,7 +77,7 @@ def test_a_manifest_has_fields_that_kubernetes_knows(name: str) -> None:
 
 
 def typed_mappings(given: Any) -> list[Manifest]:
-    """A manifest and every mapping in it, but those whose keys are anybody's."""
+    """Return a manifest and every mapping in it whose keys a type lists."""
     if isinstance(given, list):
         return [mapping for each in given for mapping in typed_mappings(each)]
     if not isinstance(given, dict):

@@ -3,9 +3,9 @@
 A point is a collective, a number of ranks, a back end, an algorithm as it was asked for, and a size. Each median has an
 interval from order statistics (`collectives.statistics`), and the ratio's goes from the least to the most that two such
 intervals allow. If both hold with 95%, both together hold with at least 90%. Two medians differ where their intervals
-do not overlap, which is where the ratio's interval has no 1: the comparison for times without a known distribution in
-T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC 2015. An interval knows the spread
-within one launch alone, and not that between launches.
+do not overlap, that is, where the ratio's interval does not contain 1. T. Hoefler and R. Belli compare times without a
+known distribution so ("Scientific Benchmarking of Parallel Computing Systems", SC 2015). An interval shows the spread
+within one launch, and not the spread between launches.
 """
 
 from collections import Counter, defaultdict
@@ -132,7 +132,7 @@ def _interval(row: Row) -> tuple[float, float, float]:
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return what was not the same for all runs, by name: settings, hosts, machine, versions and variables.
+    """Return what differs between runs, by name: settings, hosts, machine, versions and variables.
 
     Each has a text for each run, "-" where it has none. Of a run without a record only the rows are compared.
 
@@ -145,8 +145,12 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     known = [_facts(run) for run in runs]
     absent = ["-" if run.record else "unknown" for run in runs]
     names = dict.fromkeys(name for facts in known for name in facts)
-    beside = {name: [*map(dict.get, known, [name] * len(runs), absent)] for name in names}
-    return {name: texts for name, texts in beside.items() if len({*texts} - {"unknown"}) > 1}
+    found = {}
+    for name in names:
+        texts = [facts.get(name, missing) for facts, missing in zip(known, absent, strict=True)]
+        if len(set(texts) - {"unknown"}) > 1:
+            found[name] = texts
+    return found
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -204,8 +208,8 @@ def _section(compared: Sequence[Row], first: str, second: str) -> Iterator[str]:
     yield _wrapped(f"{second} against {first}: {', '.join(f'{count} {result}' for result, count in counts.items())}.")
     if sure := confidence(compared):
         yield _wrapped(
-            f"Where the interval has 1, there is no difference. It holds the ratio of these two launches with at least "
-            f"{sure} confidence; further launches of the same command may differ by more."
+            f"An interval that contains 1 shows no difference. It holds for these two launches, with at least {sure} "
+            f"confidence; other launches of the same command may differ by more."
         )
 
 

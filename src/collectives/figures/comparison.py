@@ -34,12 +34,13 @@ def ratios(rows: Sequence[Row], panel: Callable[[Row], str], series: Callable[[R
     height = -(-len(panels) // columns)
 
     def paint(figure: Figure, theme: Theme) -> None:
-        places = [*figure.subplots(height, columns, squeeze=False, sharey=True).flat]
+        places = list(figure.subplots(height, columns, squeeze=False, sharey=True).flat)
         for axes, (title, part) in zip(places, panels, strict=False):
             axes.set_title(title, fontsize=9, loc="left")
             _scale(axes, part, theme)
-            for turn, name in enumerate(looks):
-                _draw(axes, [row for row in part if series(row) == name], looks[name], turn - len(looks) / 2, theme)
+            for turn, (name, look) in enumerate(looks.items()):
+                of_series = [row for row in part if series(row) == name]
+                _draw(axes, of_series, look, turn - len(looks) / 2, theme)
         for axes in places[len(panels) :]:
             axes.remove()
         _legend(figure, looks, theme)
@@ -75,9 +76,17 @@ def _draw(axes: Axes, rows: Sequence[Row], look: Mark, turn: float, theme: Theme
     """Draw the points of a series, a little beside those of other series."""
     colour = on_page(look.colour, theme)
     for row in rows:
-        at, filled = max(row["bytes"], 1) * 2 ** (turn / 4), theme.ground if row["result"] in NO_DIFFERENCE else colour
-        bars = [[row["ratio"] - row["low"]], [row["high"] - row["ratio"]]]
-        axes.errorbar([at], [row["ratio"]], yerr=bars, color=colour, marker=look.marker, markerfacecolor=filled)
+        size = max(row["bytes"], 1) * 2 ** (turn / 4)
+        below = row["ratio"] - row["low"]
+        above = row["high"] - row["ratio"]
+        axes.errorbar(
+            [size],
+            [row["ratio"]],
+            yerr=[[below], [above]],
+            color=colour,
+            marker=look.marker,
+            markerfacecolor=theme.ground if row["result"] in NO_DIFFERENCE else colour,
+        )
 
 
 def _legend(figure: Figure, looks: dict[str, Mark], theme: Theme) -> None:
