@@ -8,7 +8,8 @@ P = 'machine["nodes"] * machine["ranks_per_node"]'
 WRONG = [
     Wrong("the ring for everything", "ring near close score", {CHOICE: f"return ring({P})"}, is_quick=True),
     Wrong("knows nothing of nodes", "near close score", {"if g == 1 or nodes == 1:": "if g:"}),
-    Wrong("ranks beyond a power of two get no result", "*", {", Step(rest - core, rest, 0)]": "]"}),
+    # The race of the tests' secret has a power of two of ranks, so what is timed there is right.
+    Wrong("ranks beyond a power of two get no result", "proved", {", Step(rest - core, rest, 0)]": "]"}),
     Wrong(
         "made for the practice machine",
         "*",
