@@ -120,7 +120,7 @@ def test_names_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ValueError, match="unknown run 'slurm-cpu/all-redcue-sweep': did you mean 'slurm-cpu/all-reduce-sweep'"
     ):
         find("slurm-cpu/all-redcue-sweep")
-    with pytest.raises(ValueError, match="got 'slurm-cpu' and '.*expected different ones"):
+    with pytest.raises(ValueError, match=r"got 'slurm-cpu' and '.*expected different ones"):
         read_runs(["slurm-cpu", str(rows)])
 
 
