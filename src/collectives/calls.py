@@ -2,7 +2,8 @@
 
 Each function here flattens one collective. It returns the `Call`, and the tensors into which its output is copied:
 none if the output is the caller's own memory. Inputs are read at once, so a call that waits behind others is flattened
-when its turn comes. Roots are ranks within the group. Raises ValueError for lists or split sizes that do not fit.
+when its turn comes. Roots are ranks within the group. Raises ValueError for lists or split sizes that do not fit, and
+for a tensor to write into that `Tensor.expand` has made, because its elements share memory.
 
 >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 >>> x = torch.arange(6.0).view(2, 3)
@@ -126,6 +127,7 @@ def reduce_scatter(
                 f"reduce_scatter: got an output of {output.numel()} elements on rank {rank}, "
                 f"expected the {lengths[rank]} of its part"
             )
+        _check_memory([output])
         into = [*torch.split(flat, lengths)]
         into[rank] = output
         return Call("all_reduce", flat, flat, op, None, group, algorithm, segments), into
@@ -176,15 +178,28 @@ def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
-    flat = _contiguous(tensor)
-    return flat, () if flat is tensor else (tensor,)
+    if tensor.is_contiguous():
+        return tensor, ()
+    _check_memory([tensor])
+    return _contiguous(tensor), (tensor,)
 
 
 def _alloc_flat(outputs: Tensors) -> tuple[torch.Tensor, Tensors]:
     """Return memory for the outputs, one after the other; a contiguous one that is alone has it itself."""
     if len(outputs) == 1 and outputs[0].is_contiguous():
         return outputs[0], ()
+    _check_memory(outputs)
     return outputs[0].new_empty(sum(_lengths(outputs))), outputs
+
+
+def _check_memory(outputs: Tensors) -> None:
+    """Raise ValueError for a tensor whose elements share memory: each of them would be the last one written."""
+    for tensor in outputs:
+        if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise ValueError(
+                f"tensor to write into: got shape {tuple(tensor.shape)} with strides {tensor.stride()}, whose elements "
+                "share memory, as expand() makes it; expected memory for each: give a clone(), or call before expand()"
+            )
 
 
 def _joined(inputs: Tensors) -> torch.Tensor:

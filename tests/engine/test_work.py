@@ -16,6 +16,8 @@ def test_a_call_that_is_done_is_told_to_all_who_ask() -> None:
     assert (work.is_completed(), work.is_success(), work.get_future().done(), told) == (False, False, False, [])
     with pytest.raises(TimeoutError, match=r"all_reduce: got no end within 0\.001 s, .* names the rank"):
         work.wait(timedelta(milliseconds=1))
+    with pytest.raises(RuntimeError):  # as works of gloo raise
+        work.wait(timedelta(milliseconds=1))
     outputs = [torch.arange(3.0)]
     job.set_result(outputs)
     assert after.done()

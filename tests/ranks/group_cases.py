@@ -169,6 +169,54 @@ def a_subgroup_s_errors_name_global_ranks(group: Group, rank: int, p: int) -> st
     return "it returned"
 
 
+def built_in_hooks_average_as_over_gloo(group: Group, rank: int, p: int) -> bool:
+    """One element is in no float16, and no other rank adds to it; the others are exact in any order."""
+    kinds = dist.BuiltinCommHookType  # type: ignore[attr-defined]
+    given = torch.tensor([[p * (rank + 1.0), -p * rank, 2049.0 * p * (rank == 0), 0.5 * p]])
+    plain, alike = dist.new_group(backend="gloo", timeout=LIMIT), []
+    for kind in (kinds.ALLREDUCE, kinds.FP16_COMPRESS):
+        gradients = []
+        for over in (group, plain):
+            ddp = DistributedDataParallel(torch.nn.Linear(4, 1, bias=False), process_group=over)
+            ddp._register_builtin_comm_hook(kind)  # type: ignore[no-untyped-call]
+            ddp(given).sum().backward()
+            gradients.append(ddp.module.weight.grad)
+        alike.append(torch.equal(*gradients))
+        sums = gradients[0][0, :2].tolist() == [p * (p + 1) / 2, -p * (p - 1) / 2]
+        alike += [sums, (gradients[0][0, 2] == 2049) == (kind == kinds.ALLREDUCE)]
+    return all(alike)
+
+
+def what_is_refused_is_left_alone(group: Group, rank: int, p: int) -> list[str]:
+    """Calls that no rank sends: who catches ValueError or RuntimeError sees them. Then one that is right."""
+    memory, row = torch.arange(8.0), torch.arange(3.0) + rank
+    expanded, wrong = memory[:1].expand(4), []
+    refused = {
+        "all_reduce": lambda: dist.all_reduce(expanded, group=group),
+        "broadcast": lambda: dist.broadcast(expanded, 0, group=group),
+        "all_gather": lambda: dist.all_gather([expanded] * p, torch.ones(4), group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(expanded, torch.ones(4 * p), group=group),
+        "rows": lambda: dist.all_to_all_single(torch.empty(p), torch.ones(p), [7] * p, [1] * p, group=group),
+        "no list": lambda: group.allreduce_coalesced([]),
+        "device": lambda: group.base("meta"),
+    }
+    for name, call in refused.items():
+        try:
+            call()
+            wrong.append(f"{name}: it returned")
+        except Exception as error:
+            if not (isinstance(error, ValueError) and isinstance(error, RuntimeError)):
+                wrong.append(f"{name}: {type(error)}")
+            if "expand" in str(error) and "clone()" not in str(error):
+                wrong.append(f"{name}: {error}")
+    if not torch.equal(memory, torch.arange(8.0)):
+        wrong.append(f"memory: {memory}")
+    room = torch.empty(p, 2, 3)
+    dist.all_gather_into_tensor(room, row.expand(2, 3), group=group)  # it is only read
+    right = torch.equal(room, torch.stack([(torch.arange(3.0) + r).expand(2, 3) for r in range(p)]))
+    return wrong if right else [*wrong, f"all_gather of an expanded tensor: {room}"]
+
+
 def its_timeout_may_be_set(group: Group, rank: int, p: int) -> str:
     """The last rank never calls."""
     dist.all_reduce(torch.ones(3), group=group)
@@ -209,6 +257,8 @@ CASES = [
     several_at_once,
     messages_between_ranks,
     a_subgroup_is_one_of_ours,
+    built_in_hooks_average_as_over_gloo,
+    what_is_refused_is_left_alone,
     nobody_goes_on_alone,
     splits_that_do_not_fit,
     a_subgroup_s_errors_name_global_ranks,

@@ -29,6 +29,10 @@ _Jobs = SimpleQueue[tuple[Future[Tensors], Job | None]]
 _own = threading.local()  # on the thread of a worker: its queue
 
 
+class WaitTimeoutError(TimeoutError, RuntimeError):
+    """A wait is over before its call: TimeoutError by what it is, and RuntimeError as over gloo."""
+
+
 class Work(dist.Work):
     """The result of a call with ``async_op``, as torch's own: wait for it, ask whether it is done, or take its future.
 
@@ -50,10 +54,13 @@ class Work(dist.Work):
         self._kernels, self._device = kernels, device
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is done; raises what went wrong, or TimeoutError after ``timeout``. None and 0 are no limit."""
+        """Wait until it is done; raises what went wrong, or WaitTimeoutError after ``timeout``.
+
+        None and 0 are no limit. The error is a TimeoutError, and a RuntimeError as torch's groups raise.
+        """
         job = self._awaited()
         if timeout and not wait([job], timeout.total_seconds()).done:
-            raise TimeoutError(
+            raise WaitTimeoutError(
                 f"{self._collective}: got no end within {timeout.total_seconds():g} s, the limit of this wait(); "
                 "the call goes on until the timeout of its group, and then names the rank that it waits for"
             )

@@ -37,6 +37,11 @@ before all that is queued, so PowerSGD's hooks work with any number of buckets. 
 
 What differs from gloo:
 
+- A call with wrong arguments raises ValueError before anything is sent, and ``wait(timeout)`` raises TimeoutError. Both
+  are RuntimeError, too, which is what gloo raises.
+- A tensor to write into that ``expand`` has made is refused, because its elements share memory: give its ``clone()``.
+  gloo writes past its end.
+- DistributedDataParallel's built-in hook FP16_COMPRESS is registered as torch's ``fp16_compress_hook``.
 - torch refuses ``monitored_barrier`` to every back end but gloo: take ``new_group(backend="gloo")`` for it, or
   ``barrier``, whose error names a rank that is late, too.
 - Accelerate and the Trainer of Hugging Face refuse the name: call ``init_process_group("collectives")`` before you make
@@ -72,13 +77,14 @@ except ModuleNotFoundError as error:
     raise with_extra(error, "run") from None
 
 from collectives.torch_backend.comm_hook import hook
-from collectives.torch_backend.group import NAME, keep_works, make
+from collectives.torch_backend.group import NAME, make
 from collectives.torch_backend.options import Options
+from collectives.torch_backend.reducer import fit
 
 __all__ = ["Options", "hook"]
 
 # Importing this module is what makes the name known to torch.
-keep_works()
+fit()
 dist.Backend.register_backend(
     NAME, make, extended_api=True, devices=["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 )

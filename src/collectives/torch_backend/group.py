@@ -20,11 +20,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import distributed as dist
-from torch._C._distributed_c10d import Reducer
 from torch.distributed import distributed_c10d as c10d
 
 from collectives import calls
@@ -54,13 +52,18 @@ def make(given: Any, options: Options | None) -> Group:
     return Group(given, options)
 
 
+class CallError(ValueError, RuntimeError):
+    """A call that a group refuses for its arguments: ValueError as everywhere here, and RuntimeError as over gloo."""
+
+
 class Group(dist.ProcessGroup):
     """Our collectives under the names by which torch calls them: `torch.distributed` says what each of them does."""
 
     def __init__(self, given: Any, algorithms: Options) -> None:
         super().__init__(given.group_rank, given.group_size)  # type: ignore[call-arg]  # the stub has a store, too
         self.algorithms = algorithms
-        self._bases = _make_bases(given)
+        self.attempt = _attempt(given)
+        self._bases = _make_bases(given, self.attempt)
         for device, base in self._bases.items():
             self._register_backend(
                 torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, base._get_backend(torch.device(device))
@@ -75,12 +78,12 @@ class Group(dist.ProcessGroup):
         if not self._bases:
             raise RuntimeError("this process group was destroyed")
         if device != "cpu" and (other := _named_for(self, device)) not in (None, NAME):
-            raise ValueError(
+            raise CallError(
                 f"device: got {device}, for which this group names {other}, expected {NAME}: torch gives a group of "
                 f"ours all devices, so make a group of its own for {other}"
             )
         if device not in self._bases:
-            raise ValueError(f"device: got {device}, expected {' or '.join(self._bases)}")
+            raise CallError(f"device: got {device}, expected {' or '.join(self._bases)}")
         return self._bases[device]
 
     # What torch asks a group for, beside collectives.
@@ -243,7 +246,7 @@ class Group(dist.ProcessGroup):
         def run() -> list[torch.Tensor]:
             with event, entry:
                 for flatten in flattens:
-                    self._perform(*flatten(base), whose)
+                    self._perform(flatten, base, whose)
             return list(outputs)
 
         if device.type == "cpu":
@@ -252,16 +255,22 @@ class Group(dist.ProcessGroup):
         stream = self._streams.get(device) or self._streams.setdefault(device, _new_stream(device))
         return start(_on_stream(run, stream, kernels, used), base, collective, kernels, device)
 
-    def _perform(self, call: Call, into: Tensors, whose: str) -> None:
-        floats = takes_codec(call.op, call.any_tensor().dtype)
-        algorithm = self.algorithms.of(call.collective, self.size(), call.splits is not None, floats)
-        segments = self.algorithms.segments
+    def _perform(self, flatten: Flatten, base: dist.ProcessGroup, whose: str) -> None:
         try:
-            perform(call._replace(algorithm=algorithm, segments=segments, background=True, barrier=True))
+            call, into = flatten(base)
+            perform(self._with_options(call))
+        except ValueError as error:
+            raise CallError(f"{error}{whose}") from error
         except RuntimeError as error:
             raise RuntimeError(f"{error}{whose}") from error
         if into:
             calls.hand_out(call.flat_output(), into)
+
+    def _with_options(self, call: Call) -> Call:
+        floats = takes_codec(call.op, call.any_tensor().dtype)
+        algorithm = self.algorithms.of(call.collective, self.size(), call.splits is not None, floats)
+        segments = self.algorithms.segments
+        return call._replace(algorithm=algorithm, segments=segments, background=True, barrier=True)
 
     def _whose(self, gradients: torch.Tensor) -> str:
         """Return the bucket of DistributedDataParallel that is reduced: the backward pass takes them in order."""
@@ -283,7 +292,7 @@ def _op(opts: Any) -> Op:
 
 def _first(collective: str, tensors: Tensors) -> torch.Tensor:
     if not tensors:
-        raise ValueError(f"{collective}: got an empty list, expected at least one tensor")
+        raise CallError(f"{collective}: got an empty list, expected at least one tensor")
     return tensors[0]
 
 
@@ -308,11 +317,10 @@ def _on_stream(run: Job, stream: torch.cuda.Stream, kernels: torch.cuda.Event, u
     return later
 
 
-def _make_bases(given: Any) -> dict[str, dist.ProcessGroup]:
+def _make_bases(given: Any, attempt: str) -> dict[str, dist.ProcessGroup]:
     """Make a plain group for each kind of device that this machine has; all ranks call it."""
-    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
-    if dist.is_torchelastic_launched():
-        store = c10d.PrefixStore(_attempt(store, rank, size, timeout), store)
+    rank, size, timeout = given.group_rank, given.group_size, given.timeout
+    store = c10d.PrefixStore(attempt, given.store) if attempt else given.store
     found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout))}
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = c10d.ProcessGroupNCCL.Options()
@@ -326,7 +334,20 @@ def _make_bases(given: Any) -> dict[str, dist.ProcessGroup]:
     return found
 
 
-def _attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
+def _attempt(given: Any) -> str:
+    """Return the name of this attempt of torchrun's to run all ranks, which they share; empty if it runs none.
+
+    A later group has that of the default group, so its ranks agree on none.
+    """
+    default = dist.group.WORLD
+    if isinstance(default, Group):
+        return default.attempt
+    if not dist.is_torchelastic_launched():
+        return ""
+    return _agree_on_attempt(given.store, given.group_rank, given.group_size, given.timeout)
+
+
+def _agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
     """Return a name that the group's ranks share, and no earlier attempt: torchrun's store outlives ranks that restart.
 
     A key may be of a rank that died, and each node's agent counts its own restarts. So each rank writes a word of its
@@ -438,21 +459,3 @@ def _forbid_tracing() -> None:
     for name, each in list(vars(Group).items()):
         if inspect.isfunction(each) and each.__annotations__.get("return") == "dist.Work":
             setattr(Group, name, torch.compiler.disable(each))  # type: ignore[no-untyped-call]
-
-
-_of_forward_pass: WeakKeyDictionary[Reducer, dist.Work] = WeakKeyDictionary()
-_set_work = Reducer._set_forward_pass_work_handle
-
-
-def _keep_and_set_work(reducer: Reducer, work: dist.Work, use_static_world_size: bool) -> None:
-    _of_forward_pass[reducer] = work
-    _set_work(reducer, work, use_static_world_size)
-
-
-def keep_works() -> None:
-    """Have DistributedDataParallel's reducer keep the Python side of a `Work` in ``join``, as torch's groups do.
-
-    It keeps only the C++ side, whose ``wait`` never ends once the Python side has gone. All else in torch that is given
-    a `Work` keeps both sides.
-    """
-    Reducer._set_forward_pass_work_handle = _keep_and_set_work
