@@ -1,9 +1,12 @@
 """What "auto" chooses on a named machine: no candidate is simulated faster, also on a part of a node."""
 
+from typing import Any
+
 import pytest
 
+from collectives import autotune
 from collectives.algorithms import candidates
-from collectives.autotune import MAX_SIMULATED, MEASURED, choose
+from collectives.autotune import MAX_SIMULATED, MEASURED, choose, choose_for_call, size_class
 from collectives.machine import Machine, machine
 from collectives.simulator.scaling import Case, row
 
@@ -23,6 +26,27 @@ def test_no_candidate_beats_the_choice(name: str, p: int, collective: str) -> No
         assert chosen.algorithm in times
         assert took <= 1.01 * min(times.values()), (n, chosen, times)
         assert chosen.seconds == pytest.approx(took, rel=1e-6)
+
+
+def test_calls_simulate_once_for_each_class_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes of two classes, in groups of 4 ranks and of 2; a machine that no other test has named."""
+    on = machine("summit").model_copy(update={"name": "summit", "source": "classes of sizes"})
+    encoded, simulated, simulate = on.model_dump_json().encode(), list[tuple[object, ...]](), autotune._simulated
+
+    def counted(*case: Any) -> Any:
+        simulated.append(case)
+        return simulate(*case)
+
+    monkeypatch.setattr(autotune, "_simulated", counted)
+    names = candidates("all_reduce")
+    for nbytes in range(800, 2800, 25):
+        for p in (4, 2):
+            chosen = choose_for_call("all_reduce", p, nbytes, encoded=encoded)
+            assert chosen == choose_for_call("all_reduce", p, size_class(nbytes), encoded=encoded)
+            assert nbytes / 2**0.5 <= size_class(nbytes) <= nbytes * 2**0.5
+    assert {case[3] for case in simulated} == {1024, 2048}
+    assert len(simulated) == 2 * 2 * len(names)
+    assert chosen == choose("all_reduce", 2, 2048, on=on)
 
 
 def test_formulas_decide_where_the_simulator_does_not_know_the_machine() -> None:

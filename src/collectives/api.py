@@ -10,8 +10,10 @@ Every rank of the group makes the same calls, one thread at a time. ``algorithm`
 size). "auto"
 takes the algorithm with the shortest predicted time on the machine that the environment variable COLLECTIVES_MACHINE
 names on rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used.
-Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in about 20 round
-trips or 0.1 s; an NCCL group goes by the preset ethernet. COLLECTIVES_MACHINE=ethernet turns the measurement off.
+Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in about 30 round
+trips or 0.1 s, and later groups on the same hosts take these; an NCCL group goes by the preset ethernet.
+COLLECTIVES_MACHINE=ethernet turns the measurement off. Where "auto" simulates, it chooses once for each power of two
+of bytes (`collectives.autotune`).
 
 Tensors are on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group of
 `collectives.torch_backend` takes both. Lists of tensors, and tensors that are not contiguous, cost a copy. The dtype is
@@ -29,8 +31,9 @@ were made, on a thread and over connections of their own; every rank has to make
 group makes these connections, so it has the same place among all calls on every rank.
 
 Every function raises ValueError, before it sends anything, for a tensor, op, algorithm, list or split sizes that it
-does not take; and RuntimeError, which names the peer and the step, if a peer fails, is late or makes a different call
-(over gloo), or if two threads use one group at once. With ``async_op`` the `Work` raises them.
+does not take. It writes into no tensor that `Tensor.expand` has made, whose elements share memory. It raises
+RuntimeError, which names the peer and the step, if a peer fails, is late or makes a different call (over gloo), or if
+two threads use one group at once. With ``async_op`` the `Work` raises them.
 
 On one rank every collective is a copy:
 

@@ -9,10 +9,14 @@ choice on every rank.
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
 group when they first use it (`engine.probe`), and all others go by `DEFAULT`.
+
+A call whose candidates are simulated takes the choice for the power of two that is nearest to its bytes. So a program
+of many sizes simulates once for each power of two, however many groups it has.
 """
 
+import math
 import os
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from collectives.algorithms import ALGORITHMS, Algorithm, candidates
@@ -45,6 +49,9 @@ OVERLAPPING_SEGMENTS = 2
 
 # Up to so many ranks a choice takes a second of simulations at most, and 0.1 to 0.4 s on 64 ranks; beyond, formulas do.
 MAX_SIMULATED = 256
+
+# Choices that are kept, one for each collective, number of ranks, class of sizes, algorithm and machine.
+MOST_CHOICES = 4096
 
 # What a message costs a rank of ours at least, sent or received: a warm call with one each way took 55 us. A rank with
 # many of them is busy all that time, also on links whose own overhead is less.
@@ -87,6 +94,48 @@ def choose(
     predict = _simulated if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS else _predicted
     predicted = (predict(collective, name, p, nbytes, segments, on) for name in names)
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))
+
+
+def choose_for_call(
+    collective: str,
+    p: int,
+    nbytes: int,
+    algorithm: str = "auto",
+    segments: int | None = None,
+    encoded: bytes = b"",
+    splits: bool = False,
+) -> Choice:
+    """Choose as `choose` does on an `encode_machine` machine; where it simulates, once for all sizes of one class.
+
+    The class is the nearest power of two, so a size is at most sqrt(2) times larger or smaller than the one that is
+    simulated; ``seconds`` are those of the class. Up to `MOST_CHOICES` are kept for the process.
+
+    >>> from collectives.machine import machine
+    >>> on = machine("dgx-h100")
+    >>> call = choose_for_call("all_reduce", 4, 1000, encoded=on.model_dump_json().encode())
+    >>> call == choose("all_reduce", 4, 1024, on=on)
+    True
+    """
+    on = decode_machine(encoded) or named_machine(DEFAULT)
+    if splits or not nbytes or not _is_simulated(on, p):
+        return choose(collective, p, nbytes, algorithm, segments, on, splits)
+    return _choose_for_class(collective, p, size_class(nbytes), algorithm, segments, encoded)
+
+
+def size_class(nbytes: int) -> int:
+    """Return the power of two that is nearest to a number of bytes, by their ratio.
+
+    >>> [size_class(nbytes) for nbytes in (1, 2, 3, 5, 6, 90, 91, 1 << 30)]
+    [1, 2, 4, 4, 8, 64, 128, 1073741824]
+    """
+    return 1 << round(math.log2(nbytes))
+
+
+@lru_cache(maxsize=MOST_CHOICES)
+def _choose_for_class(
+    collective: str, p: int, nbytes: int, algorithm: str, segments: int | None, encoded: bytes
+) -> Choice:
+    return choose(collective, p, nbytes, algorithm, segments, decode_machine(encoded))
 
 
 def _is_simulated(on: Machine, p: int) -> bool:

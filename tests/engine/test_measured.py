@@ -1,7 +1,9 @@
 """The links that ranks measure for "auto": one result on every rank, and near the truth where that is known."""
 
 import math
+from itertools import count
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from collectives import autotune
 from collectives.autotune import MEASURED
 from collectives.engine import probe
 from collectives.launch import launch
-from collectives.machine import Machine
+from collectives.machine import Link, Machine
 from places import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -55,7 +57,11 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
     found = seen(p)
     first, named = found["first"], found["named"]
     assert first == [first[0]] * p
-    assert found["again"] == first  # measured once
+    assert found["again"] == first
+    assert found["measured"] == [int(p > 1)] * p  # once, although three groups call
+    of_first = first[0]["machine"]
+    assert [each["machine"] for each in found["later"]] == [of_first] * p
+    assert [each and each["machine"] for each in found["part"]] == [None, *[of_first if p > 2 else None] * (p - 1)]
     assert all(each["right"] for each in first + named)
     assert [each["machine"]["name"] for each in named] == ["textbook"] * p
     if p == 1:
@@ -65,6 +71,43 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
         assert machine.name == MEASURED
         link = machine.network
         assert first[0]["chosen"] == [probe.choose_by_reads("all_reduce", p, NBYTES, link.alpha, link.beta), 1]
+
+
+def transport(hosts: str, ranks_per_host: int, spins: int = 16) -> Any:
+    """A transport of ranks on these hosts, a letter for each rank."""
+    mesh = SimpleNamespace(spins=spins, size=len(hosts), addresses=[(host, i) for i, host in enumerate(hosts)])
+    return SimpleNamespace(mesh=mesh, ranks_per_host=ranks_per_host)
+
+
+def test_a_group_takes_links_that_were_measured_on_its_way_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = count(1)
+    monkeypatch.setattr(probe, "_measured", {})
+    for name in ("_measure_memory", "_measure_network"):
+        monkeypatch.setattr(probe, name, lambda *_: probe.Measured(Link(latency=next(numbers), rate=1.0), "ranks"))
+    pair, job = transport("aa", 2), transport("aabb", 2)
+    assert probe.known_machine(pair) is None
+    inside = probe.measure_machine(pair, None)  # type: ignore[arg-type]
+    assert probe.known_machine(pair) == inside
+    assert probe.known_machine(job) is None, "it spans a host that the first did not"
+    both = probe.measure_machine(job, None)  # type: ignore[arg-type]
+    assert both.inside
+    assert (both.inside.latency, both.network.latency, both.ranks_per_node) == (2, 3, 2)
+    known = {
+        "ab": probe.known_machine(transport("ab", 1)),
+        "aabb": probe.known_machine(job),
+        "bb": probe.known_machine(transport("bb", 2)),
+    }
+    assert [each and each.network.latency for each in known.values()] == [3, 3, 2]
+    others = {
+        "another host": transport("ac", 1),
+        "more ranks in memory": transport("aaa", 3),
+        "the loopback": transport("aa", 1),
+        "ranks that spin": transport("ab", 1, spins=2000),
+    }
+    assert [name for name, each in others.items() if probe.known_machine(each)] == []
+    probe.measure_machine(transport("aa", 1), None)  # type: ignore[arg-type]
+    assert probe.known_machine(transport("ac", 1)) is None, "the loopback is no network"
+    assert probe.known_machine(transport("aa", 1)) is not None
 
 
 def test_no_rank_hides_the_latency_of_its_own_host(monkeypatch: pytest.MonkeyPatch) -> None:

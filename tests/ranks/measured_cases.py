@@ -14,6 +14,8 @@ from torch import distributed as dist
 
 from collectives.autotune import VARIABLE
 from collectives.backends import backend
+from collectives.engine import group as engine_group
+from collectives.engine import transport
 from collectives.engine.call import Call
 
 N = 1024
@@ -23,8 +25,22 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     del settings
     torch.set_num_threads(1)
     group = dist.new_group()
+    transport.spins = lambda *_: transport.FEW_SPINS  # however many cores there are for the ranks of a group
+    measured, measure = list[int](), engine_group.measure_machine
+
+    def counted(*over: Any) -> Any:
+        measured.append(1)
+        return measure(*over)
+
+    engine_group.measure_machine = counted
     for case in ("first", "again"):
         report({"case": case, "seen": everyone(summed(group))})
+    p = dist.get_world_size()
+    for case, ranks in (("later", list(range(p))), ("part", list(range(1, p)) or [0])):  # rank 1 tells the part
+        other = dist.new_group(ranks)
+        seen = summed(other) if dist.get_rank() in ranks else None
+        report({"case": case, "seen": everyone(seen)})
+    report({"case": "measured", "seen": everyone(len(measured))})
     if dist.get_rank() == 0:
         os.environ[VARIABLE] = "textbook"
     report({"case": "named", "seen": everyone(summed(dist.new_group()))})
@@ -34,7 +50,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
 
 def summed(group: dist.ProcessGroup) -> dict[str, Any]:
     """What an all-reduce chose, by which machine, and whether it was right."""
-    rank, p = dist.get_rank(), dist.get_world_size()
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
     x = torch.arange(N, dtype=torch.float32) * (rank + 1)
     did = backend("p2p").perform(Call("all_reduce", x, x, dist.ReduceOp.SUM, None, group))
     right = torch.equal(x, torch.arange(N, dtype=torch.float32) * (p * (p + 1) // 2))

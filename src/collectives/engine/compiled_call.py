@@ -13,7 +13,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine, full_node
+from collectives.autotune import MEASURED, STRAIGHT, choose_for_call, decode_machine, full_node
 from collectives.codecs import encoded_bytes, split
 from collectives.contracts import COMPACT
 from collectives.engine.call import Call, Performed
@@ -149,8 +149,8 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
         link = machine.network
         name, segments = choose_by_reads(collective, p, nbytes, link.alpha, link.beta), 1
     else:
-        name, segments, _ = choose(
-            collective, p, nbytes, algorithm, wanted.segments, machine, splits=splits is not None
+        name, segments, _ = choose_for_call(
+            collective, p, nbytes, algorithm, wanted.segments, me.machine, splits is not None
         )
     name = f"{name}/{codec}" if codec else name
     averages = wanted.op == dist.ReduceOp.AVG

@@ -29,7 +29,7 @@ from collectives.engine.compiled_call import (
 )
 from collectives.engine.handshake import MessageError, all_gather_bytes, global_ranks
 from collectives.engine.nccl import Nccl
-from collectives.engine.probe import measure_machine
+from collectives.engine.probe import known_machine, measure_machine
 from collectives.engine.tcp.execute import Tcp
 from collectives.engine.transport import Transport, shared_memory_or_none
 from collectives.engine.work import FORKED
@@ -88,7 +88,7 @@ def connect(group: dist.ProcessGroup) -> None:
     if DEVICES.get(me.over) != "cpu":
         raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
     if me.membership is None:
-        me.join(torch.device("cpu"))
+        me.join(torch.device("cpu"), is_background=True)
     me.transport(is_background=True)
 
 
@@ -108,15 +108,15 @@ class Communicator:
             raise RuntimeError("the process group was destroyed")
         return group
 
-    def join(self, device: torch.device) -> Membership:
+    def join(self, device: torch.device, is_background: bool) -> Membership:
         """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
 
-        If it names none, CPU ranks measure their links. Raises ValueError, on every rank, for one that is not there.
+        If the environment names none, it is that of links which rank 0 has measured in groups before. If one of them
+        is missing, CPU ranks measure them. Raises ValueError, on every rank, for a machine that is not there.
         """
-        group = self.group()
-        told = all_gather_bytes(encode_machine() if self.rank == 0 else b"", group, device)[0]
+        group, transport = self.group(), self.transport(is_background)
+        told = all_gather_bytes(_machine_to_tell(transport) if self.rank == 0 else b"", group, device)[0]
         decode_machine(told)
-        transport = self.transport()
         if not told and self.p > 1 and isinstance(transport, Tcp):
             told = measure_machine(transport, group).model_dump_json().encode()
         self.membership = Membership(self.rank, self.p, self.over, told, transport.ranks_per_host)
@@ -130,6 +130,14 @@ class Communicator:
         """Close all connections. A call that uses them fails, here and on the other ranks."""
         for caller in self.callers:
             caller.close()
+
+
+def _machine_to_tell(transport: Transport) -> bytes:
+    """Return the machine that the environment names, or that of links measured before, as JSON; nothing without."""
+    if told := encode_machine():
+        return told
+    known = known_machine(transport) if isinstance(transport, Tcp) else None
+    return known.model_dump_json().encode() if known else b""
 
 
 class Caller:
@@ -187,7 +195,7 @@ class Caller:
         me, wanted = self._me, call_key(call)
         if me.membership is None:
             check(me.over, wanted)  # before ranks talk
-        membership = me.membership or me.join(wanted.kind.device)
+        membership = me.membership or me.join(wanted.kind.device, self._is_background)
         shares = self.connect().ranks_per_host > 1
         return self._compiled.get(wanted, lambda: compile_call(membership, wanted, shares))
 

@@ -1,5 +1,8 @@
 """The machine that "auto" goes by where none is named: links between ranks, measured when a group is first used.
 
+A process keeps the links that it has measured, and later groups take them, because a program such as one with a device
+mesh makes many groups. Rank 0 of a group decides: it tells the others what it knows, or they measure together.
+
 On shared memory a step and a byte are measured, and "auto" chooses by them. Messages cost nothing by themselves there,
 because a step that reads from all peers is one wait. So the closed forms of `collectives.autotune`, which count
 messages, do not hold.
@@ -11,7 +14,7 @@ import struct
 import time
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +45,44 @@ SMALL_CALL, LARGE_CALL = 8, 1 << 20
 ONE_STEP, TWO_STEPS = "one_shot", "two_shot"
 REPEATS = 25
 
+
+class Way(NamedTuple):
+    """How the messages of a group travel: in the memory that so many ranks of a host share, or between these hosts.
+
+    ``ranks`` is 0 between hosts, and ``hosts`` is empty in memory. Ranks that spin while they wait are faster than
+    those that sleep, so ``spins`` makes another way.
+    """
+
+    spins: int
+    ranks: int
+    hosts: frozenset[str]
+
+    def serves(self, other: Way) -> bool:
+        """Tell if a link that was measured on this way holds for another one: with fewer ranks, or hosts among these.
+
+        Ranks of one host that share no memory talk over its loopback, which is no network.
+        """
+        has_network = len(self.hosts) > 1, len(other.hosts) > 1
+        is_alike = self.spins == other.spins and has_network[0] == has_network[1]
+        return is_alike and self.ranks >= other.ranks and self.hosts >= other.hosts
+
+
+class Measured(NamedTuple):
+    """A link, and the ranks that have measured it."""
+
+    link: Link
+    source: str
+
+
+_measured: dict[Way, Measured] = {}  # in this process
+
 _LINK = struct.Struct("<ddd")  # latency, overhead, rate
+
+
+def known_machine(transport: Tcp) -> Machine | None:
+    """Return the machine of links that this process has measured in groups before; None if one of them is missing."""
+    links = [_known(way) for way in _ways(transport)]
+    return _machine(transport, [link for link in links if link]) if links and all(links) else None
 
 
 def measure_machine(transport: Tcp, group: dist.ProcessGroup) -> Machine:
@@ -54,21 +94,36 @@ def measure_machine(transport: Tcp, group: dist.ProcessGroup) -> Machine:
     group of 2 or more calls it.
 
     Ranks that share memory measure a step and a byte there, and rank 0's result counts. If all ranks do, that is the
-    machine's only link.
+    machine's only link. Every rank keeps the links for `known_machine`.
 
     Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
     """
-    p, ranks = transport.mesh.size, transport.ranks_per_host
-    pairs = f"{p // 2} pairs of ranks"
-    if ranks == 1:
-        return Machine(name=MEASURED, source=pairs, network=_measure_network(transport, group))
-    measured = struct.pack("<dd", *_measure_shared_memory(transport))
-    step, byte = struct.unpack("<dd", all_gather_bytes(measured, group)[0])
-    memory, source = Link(latency=step, overhead=0.0, rate=1 / byte), f"rank 0 of {ranks} that share memory"
-    if ranks == p:
-        return Machine(name=MEASURED, source=source, network=memory)
-    network = _measure_network(transport, group)
-    return Machine(name=MEASURED, source=f"{pairs}, and {source}", ranks_per_node=ranks, inside=memory, network=network)
+    ways = _ways(transport)
+    for way in ways:
+        _measured[way] = (_measure_memory if way.ranks else _measure_network)(transport, group)
+    return _machine(transport, [_measured[way] for way in ways])
+
+
+def _ways(transport: Tcp) -> list[Way]:
+    """Return the ways of a group's messages: in memory, if ranks share it, and beyond, if not all of them do."""
+    mesh, ranks = transport.mesh, transport.ranks_per_host
+    inside, beyond = Way(mesh.spins, ranks, frozenset()), Way(mesh.spins, 0, frozenset(dict(mesh.addresses)))
+    return [inside] * (ranks > 1) + [beyond] * (ranks < mesh.size)
+
+
+def _known(wanted: Way) -> Measured | None:
+    """Return the link that was measured on this way, or else with as few more ranks or hosts as there are."""
+    serving = [way for way in _measured if way.serves(wanted)]
+    return _measured[min(serving, key=lambda way: (way.ranks, len(way.hosts)))] if serving else None
+
+
+def _machine(transport: Tcp, links: list[Measured]) -> Machine:
+    """Return the machine of a group's links, one for each of its ways."""
+    name, source, network = MEASURED, ", and ".join(each.source for each in reversed(links)), links[-1].link
+    if len(links) == 1:
+        return Machine(name=name, source=source, network=network)
+    ranks, inside = transport.ranks_per_host, links[0].link
+    return Machine(name=name, source=source, ranks_per_node=ranks, inside=inside, network=network)
 
 
 def choose_by_reads(collective: str, p: int, nbytes: int, alpha: float, beta: float) -> str:
@@ -120,7 +175,15 @@ def _time_call(transport: Any, name: str, nbytes: int) -> float:
     return median(times)
 
 
-def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> Link:
+def _measure_memory(transport: Tcp, group: dist.ProcessGroup) -> Measured:
+    """Measure a step and a byte in the memory that the ranks of a host share; rank 0's result counts."""
+    measured = struct.pack("<dd", *_measure_shared_memory(transport))
+    step, byte = struct.unpack("<dd", all_gather_bytes(measured, group)[0])
+    source = f"rank 0 of {transport.ranks_per_host} that share memory"
+    return Measured(Link(latency=step, overhead=0.0, rate=1 / byte), source)
+
+
+def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> Measured:
     """Measure the link between ranks of different hosts, or between any two if ranks share no memory."""
     mesh, measured = transport.mesh, b""
     half = mesh.size // 2
@@ -133,7 +196,7 @@ def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> Link:
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
     if not mesh.has_network:  # its cores work on a message all the time, so no rank can hide any of it
         latency, overhead = 0.0, latency + overhead
-    return Link(latency=latency, overhead=overhead, rate=rate)
+    return Measured(Link(latency=latency, overhead=overhead, rate=rate), f"{half} pairs of ranks")
 
 
 class Pair:
