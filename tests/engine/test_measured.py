@@ -75,15 +75,20 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
 
 def transport(hosts: str, ranks_per_host: int, spins: int = 16) -> Any:
     """A transport of ranks on these hosts, a letter for each rank."""
-    mesh = SimpleNamespace(spins=spins, size=len(hosts), addresses=[(host, i) for i, host in enumerate(hosts)])
+    addresses = [(host, port) for port, host in enumerate(hosts)]
+    mesh = SimpleNamespace(spins=spins, size=len(hosts), addresses=addresses)
     return SimpleNamespace(mesh=mesh, ranks_per_host=ranks_per_host)
 
 
-def test_a_group_takes_links_that_were_measured_on_its_way_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_takes_links_of_its_own_medium_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count(1)
     monkeypatch.setattr(probe, "_measured", {})
-    for name in ("_measure_memory", "_measure_network"):
-        monkeypatch.setattr(probe, name, lambda *_: probe.Measured(Link(latency=next(numbers), rate=1.0), "ranks"))
+
+    def measure(*_: object) -> probe.MeasuredLink:
+        return probe.MeasuredLink(Link(latency=next(numbers), rate=1.0), "ranks")
+
+    monkeypatch.setattr(probe, "_measure_memory", measure)
+    monkeypatch.setattr(probe, "_measure_network", measure)
     pair, job = transport("aa", 2), transport("aabb", 2)
     assert probe.known_machine(pair) is None
     inside = probe.measure_machine(pair, None)  # type: ignore[arg-type]

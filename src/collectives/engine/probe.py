@@ -46,43 +46,49 @@ ONE_STEP, TWO_STEPS = "one_shot", "two_shot"
 REPEATS = 25
 
 
-class Way(NamedTuple):
-    """How the messages of a group travel: in the memory that so many ranks of a host share, or between these hosts.
+class Medium(NamedTuple):
+    """The medium of a group's messages: memory that so many ranks of a host share, or a network of these hosts.
 
-    ``ranks`` is 0 between hosts, and ``hosts`` is empty in memory. Ranks that spin while they wait are faster than
-    those that sleep, so ``spins`` makes another way.
+    ``ranks`` is 0 for a network, and ``hosts`` is empty for memory. Ranks that spin while they wait are faster than
+    those that sleep, so a medium with other ``spins`` is another one.
     """
 
     spins: int
     ranks: int
     hosts: frozenset[str]
 
-    def serves(self, other: Way) -> bool:
-        """Tell if a link that was measured on this way holds for another one: with fewer ranks, or hosts among these.
+    def includes(self, other: Medium) -> bool:
+        """Tell if a link measured on this medium holds for another one, of fewer ranks or of hosts among these."""
+        return (
+            self.spins == other.spins
+            and self.is_between_hosts == other.is_between_hosts
+            and self.ranks >= other.ranks
+            and self.hosts >= other.hosts
+        )
 
-        Ranks of one host that share no memory talk over its loopback, which is no network.
-        """
-        has_network = len(self.hosts) > 1, len(other.hosts) > 1
-        is_alike = self.spins == other.spins and has_network[0] == has_network[1]
-        return is_alike and self.ranks >= other.ranks and self.hosts >= other.hosts
+    @property
+    def is_between_hosts(self) -> bool:
+        """False for memory, and for the loopback of one host, whose ranks share no memory."""
+        return len(self.hosts) > 1
 
 
-class Measured(NamedTuple):
+class MeasuredLink(NamedTuple):
     """A link, and the ranks that have measured it."""
 
     link: Link
     source: str
 
 
-_measured: dict[Way, Measured] = {}  # in this process
+_measured: dict[Medium, MeasuredLink] = {}  # in this process
 
 _LINK = struct.Struct("<ddd")  # latency, overhead, rate
 
 
 def known_machine(transport: Tcp) -> Machine | None:
     """Return the machine of links that this process has measured in groups before; None if one of them is missing."""
-    links = [_known(way) for way in _ways(transport)]
-    return _machine(transport, [link for link in links if link]) if links and all(links) else None
+    links = [_known_link(medium) for medium in _media(transport)]
+    known = [link for link in links if link is not None]
+    return _machine(transport, known) if known and len(known) == len(links) else None
 
 
 def measure_machine(transport: Tcp, group: dist.ProcessGroup) -> Machine:
@@ -98,32 +104,46 @@ def measure_machine(transport: Tcp, group: dist.ProcessGroup) -> Machine:
 
     Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
     """
-    ways = _ways(transport)
-    for way in ways:
-        _measured[way] = (_measure_memory if way.ranks else _measure_network)(transport, group)
-    return _machine(transport, [_measured[way] for way in ways])
+    media = _media(transport)
+    for medium in media:
+        measure = _measure_memory if medium.ranks else _measure_network
+        _measured[medium] = measure(transport, group)
+    return _machine(transport, [_measured[medium] for medium in media])
 
 
-def _ways(transport: Tcp) -> list[Way]:
-    """Return the ways of a group's messages: in memory, if ranks share it, and beyond, if not all of them do."""
+def _media(transport: Tcp) -> list[Medium]:
+    """Return the media of a group: memory, if ranks share it, and then a network, if not all of them do."""
     mesh, ranks = transport.mesh, transport.ranks_per_host
-    inside, beyond = Way(mesh.spins, ranks, frozenset()), Way(mesh.spins, 0, frozenset(dict(mesh.addresses)))
-    return [inside] * (ranks > 1) + [beyond] * (ranks < mesh.size)
+    media = list[Medium]()
+    if ranks > 1:
+        media.append(Medium(mesh.spins, ranks, hosts=frozenset()))
+    if ranks < mesh.size:
+        hosts = frozenset(host for host, _ in mesh.addresses)
+        media.append(Medium(mesh.spins, 0, hosts))
+    return media
 
 
-def _known(wanted: Way) -> Measured | None:
-    """Return the link that was measured on this way, or else with as few more ranks or hosts as there are."""
-    serving = [way for way in _measured if way.serves(wanted)]
-    return _measured[min(serving, key=lambda way: (way.ranks, len(way.hosts)))] if serving else None
+def _known_link(wanted: Medium) -> MeasuredLink | None:
+    """Return the link measured on this medium, or on the smallest one that includes it; None if there is none."""
+    including = [medium for medium in _measured if medium.includes(wanted)]
+    if not including:
+        return None
+    return _measured[min(including, key=lambda medium: (medium.ranks, len(medium.hosts)))]
 
 
-def _machine(transport: Tcp, links: list[Measured]) -> Machine:
-    """Return the machine of a group's links, one for each of its ways."""
-    name, source, network = MEASURED, ", and ".join(each.source for each in reversed(links)), links[-1].link
+def _machine(transport: Tcp, links: list[MeasuredLink]) -> Machine:
+    """Return the machine of a group's links, one for each of its media."""
+    source = ", and ".join(measured.source for measured in reversed(links))
+    network = links[-1].link
     if len(links) == 1:
-        return Machine(name=name, source=source, network=network)
-    ranks, inside = transport.ranks_per_host, links[0].link
-    return Machine(name=name, source=source, ranks_per_node=ranks, inside=inside, network=network)
+        return Machine(name=MEASURED, source=source, network=network)
+    return Machine(
+        name=MEASURED,
+        source=source,
+        ranks_per_node=transport.ranks_per_host,
+        inside=links[0].link,
+        network=network,
+    )
 
 
 def choose_by_reads(collective: str, p: int, nbytes: int, alpha: float, beta: float) -> str:
@@ -175,15 +195,15 @@ def _time_call(transport: Any, name: str, nbytes: int) -> float:
     return median(times)
 
 
-def _measure_memory(transport: Tcp, group: dist.ProcessGroup) -> Measured:
+def _measure_memory(transport: Tcp, group: dist.ProcessGroup) -> MeasuredLink:
     """Measure a step and a byte in the memory that the ranks of a host share; rank 0's result counts."""
     measured = struct.pack("<dd", *_measure_shared_memory(transport))
     step, byte = struct.unpack("<dd", all_gather_bytes(measured, group)[0])
     source = f"rank 0 of {transport.ranks_per_host} that share memory"
-    return Measured(Link(latency=step, overhead=0.0, rate=1 / byte), source)
+    return MeasuredLink(Link(latency=step, overhead=0.0, rate=1 / byte), source)
 
 
-def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> Measured:
+def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> MeasuredLink:
     """Measure the link between ranks of different hosts, or between any two if ranks share no memory."""
     mesh, measured = transport.mesh, b""
     half = mesh.size // 2
@@ -196,7 +216,8 @@ def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> Measured:
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
     if not mesh.has_network:  # its cores work on a message all the time, so no rank can hide any of it
         latency, overhead = 0.0, latency + overhead
-    return Measured(Link(latency=latency, overhead=overhead, rate=rate), f"{half} pairs of ranks")
+    link = Link(latency=latency, overhead=overhead, rate=rate)
+    return MeasuredLink(link, f"{half} pairs of ranks")
 
 
 class Pair:
