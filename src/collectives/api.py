@@ -31,9 +31,9 @@ were made, on a thread and over connections of their own; every rank has to make
 group makes these connections, so it has the same place among all calls on every rank.
 
 Every function raises ValueError, before it sends anything, for a tensor, op, algorithm, list or split sizes that it
-does not take. It writes into no tensor that `Tensor.expand` has made, whose elements share memory. It raises
-RuntimeError, which names the peer and the step, if a peer fails, is late or makes a different call (over gloo), or if
-two threads use one group at once. With ``async_op`` the `Work` raises them.
+does not take. Outputs must not share memory: it refuses a tensor that `Tensor.expand` has made, and a list with one
+tensor twice. It raises RuntimeError, which names the peer and the step, if a peer fails, is late or makes a different
+call (over gloo), or if two threads use one group at once. With ``async_op`` the `Work` raises them.
 
 On one rank every collective is a copy:
 

@@ -3,7 +3,7 @@
 Each function here flattens one collective. It returns the `Call`, and the tensors into which its output is copied:
 none if the output is the caller's own memory. Inputs are read at once, so a call that waits behind others is flattened
 when its turn comes. Roots are ranks within the group. Raises ValueError for lists or split sizes that do not fit, and
-for a tensor to write into that `Tensor.expand` has made, because its elements share memory.
+for outputs whose elements share memory: a tensor that `Tensor.expand` has made, or the same one twice in a list.
 
 >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 >>> x = torch.arange(6.0).view(2, 3)
@@ -23,6 +23,7 @@ ValueError: all_gather: got tensors of [6, 6] elements, expected 1 of 6, one for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import distributed as dist
@@ -127,7 +128,7 @@ def reduce_scatter(
                 f"reduce_scatter: got an output of {output.numel()} elements on rank {rank}, "
                 f"expected the {lengths[rank]} of its part"
             )
-        _check_memory([output])
+        check_memory([output])
         into = [*torch.split(flat, lengths)]
         into[rank] = output
         return Call("all_reduce", flat, flat, op, None, group, algorithm, segments), into
@@ -165,6 +166,28 @@ def all_to_all_single(
     return Call("all_to_all", flat, _contiguous(input), None, None, group, algorithm, segments, given), into
 
 
+def check_memory(outputs: Tensors) -> None:
+    """Raise ValueError for outputs whose elements share memory, because each would hold what is written last.
+
+    Of views with gaps the first element alone is compared with the others, because views that lie between each other,
+    as the columns of a matrix, share no element.
+
+    >>> x = torch.zeros(5)
+    >>> check_memory([x[:2], x[2:], x.view(5, 1)[5:]])
+    >>> check_memory([x[2:], x[:3]])
+    Traceback (most recent call last):
+        ...
+    ValueError: tensors to write into: got numbers 1 and 0 of the list, which share memory; expected memory for each
+    """
+    spans = [(*_span(tensor), number) for number, tensor in enumerate(outputs) if tensor.numel()]
+    for (_, end, first), (begin, _, second) in pairwise(sorted(spans)):
+        if begin < end:
+            raise ValueError(
+                f"tensors to write into: got numbers {first} and {second} of the list, which share "
+                "memory; expected memory for each"
+            )
+
+
 def hand_out(output: torch.Tensor, into: Tensors) -> None:
     """Copy consecutive pieces of a call's output into tensors, except those that are such a piece themselves."""
     for tensor, piece in zip(into, torch.split(output.detach().view(-1), _lengths(into)), strict=True):
@@ -180,7 +203,7 @@ def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
 def _in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
     if tensor.is_contiguous():
         return tensor, ()
-    _check_memory([tensor])
+    check_memory([tensor])
     return _contiguous(tensor), (tensor,)
 
 
@@ -188,18 +211,26 @@ def _alloc_flat(outputs: Tensors) -> tuple[torch.Tensor, Tensors]:
     """Return memory for the outputs, one after the other; a contiguous one that is alone has it itself."""
     if len(outputs) == 1 and outputs[0].is_contiguous():
         return outputs[0], ()
-    _check_memory(outputs)
+    check_memory(outputs)
     return outputs[0].new_empty(sum(_lengths(outputs))), outputs
 
 
-def _check_memory(outputs: Tensors) -> None:
-    """Raise ValueError for a tensor whose elements share memory: each of them would be the last one written."""
-    for tensor in outputs:
-        if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-            raise ValueError(
-                f"tensor to write into: got shape {tuple(tensor.shape)} with strides {tensor.stride()}, whose elements "
-                "share memory, as expand() makes it; expected memory for each: give a clone(), or call before expand()"
-            )
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first byte, and of the byte after it, or after the first element of a view.
+
+    Raises ValueError if its elements share memory.
+    """
+    begin = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return begin, begin + tensor.nbytes
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    if any(size > 1 and not stride for size, stride in strides):
+        raise ValueError(
+            f"tensor to write into: got shape {tuple(tensor.shape)} with strides {tensor.stride()}, "
+            "whose elements share memory, as expand() makes it; expected memory for each: give a "
+            "clone(), or call before expand()"
+        )
+    return begin, begin + tensor.itemsize
 
 
 def _joined(inputs: Tensors) -> torch.Tensor:

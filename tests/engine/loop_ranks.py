@@ -66,4 +66,4 @@ class Ranks:
 
     def close(self) -> None:
         for group in self.groups:
-            group.transport.close()
+            group.transport.close("the test has ended")

@@ -66,7 +66,7 @@ def comes_late(ranks: Ranks) -> None:
 # What rank 1 does instead of its second call, and what the others say of it.
 FAULTS: dict[str, tuple[Callable[[Ranks], object], str]] = {
     "gives up": (gives_up, "rank 1 failed by ValueError: planted"),
-    "closes": (lambda ranks: ranks.groups[1].transport.mesh.close(), "rank 1"),
+    "closes": (lambda ranks: ranks.groups[1].transport.mesh.close("it ends"), "rank 1"),
     "calls differently": (lambda ranks: call(ranks, 1, OTHER), "call differs from this rank's: algorithm"),
     "has another size": (lambda ranks: call(ranks, 1, n=N + P), "bytes came, not"),
     "does not come": (lambda ranks: None, NO_SIGN),

@@ -197,9 +197,17 @@ def what_is_refused_is_left_alone(group: Group, rank: int, p: int) -> list[str]:
         "all_gather": lambda: dist.all_gather([expanded] * p, torch.ones(4), group=group),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(expanded, torch.ones(4 * p), group=group),
         "rows": lambda: dist.all_to_all_single(torch.empty(p), torch.ones(p), [7] * p, [1] * p, group=group),
+        "sums in one tensor": lambda: group.allreduce_coalesced([row, row]),
         "no list": lambda: group.allreduce_coalesced([]),
         "device": lambda: group.base("meta"),
     }
+    if p > 1:
+        overlapping = [memory[i : i + 3] for i in range(p)]
+        refused |= {
+            "one tensor twice": lambda: dist.all_gather([memory[:3]] * p, row, group=group),
+            "overlapping views": lambda: dist.all_to_all(overlapping, [row] * p, group=group),
+            "views with gaps": lambda: dist.all_gather([memory[:6:2]] * p, row, group=group),
+        }
     for name, call in refused.items():
         try:
             call()
@@ -211,10 +219,34 @@ def what_is_refused_is_left_alone(group: Group, rank: int, p: int) -> list[str]:
                 wrong.append(f"{name}: {error}")
     if not torch.equal(memory, torch.arange(8.0)):
         wrong.append(f"memory: {memory}")
+    columns = torch.empty(3, p)
+    dist.all_gather([*columns.T], row, group=group)  # views between each other share no element
+    if not torch.equal(columns.T, torch.stack([torch.arange(3.0) + r for r in range(p)])):
+        wrong.append(f"columns: {columns}")
     room = torch.empty(p, 2, 3)
     dist.all_gather_into_tensor(room, row.expand(2, 3), group=group)  # it is only read
     right = torch.equal(room, torch.stack([(torch.arange(3.0) + r).expand(2, 3) for r in range(p)]))
     return wrong if right else [*wrong, f"all_gather of an expanded tensor: {room}"]
+
+
+def what_waits_ends_with_its_group(group: Group, rank: int, p: int) -> list[str]:
+    """The last rank calls when all others have destroyed the group: they wait for it, and then it waits for them."""
+    own = dist.new_group(backend="collectives", pg_options=Options("one_shot"), timeout=LIMIT)
+    works, said = [], list[str]()
+    if rank < p - 1:
+        works = [dist.all_reduce(torch.ones(3), group=own, async_op=True) for _ in range(3)]
+        works.append(dist.irecv(torch.ones(3), p - 1, group=own))
+        dist.destroy_process_group(own)
+    dist.barrier()
+    if rank == p - 1:
+        works = [dist.all_reduce(torch.ones(3), group=own, async_op=True)]
+    for work in works:
+        try:
+            work.wait()
+            said.append("it returned")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
 
 
 def its_timeout_may_be_set(group: Group, rank: int, p: int) -> str:
@@ -262,6 +294,7 @@ CASES = [
     nobody_goes_on_alone,
     splits_that_do_not_fit,
     a_subgroup_s_errors_name_global_ranks,
+    what_waits_ends_with_its_group,
     its_timeout_may_be_set,
     an_error_names_its_bucket,
 ]

@@ -81,7 +81,7 @@ def test_a_group_that_a_callback_destroys_ends(group: Group) -> None:
 
     def callback(_: object) -> None:
         dist.destroy_process_group()
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="the process group was destroyed"):
             later.wait()
         done.set()
 

@@ -39,6 +39,11 @@ def test_a_group_of_ours(p: int) -> None:
             other, of = {p - 1: p - 2, p - 2: p - 1}.get(rank), r"\(in process group last two of 2 ranks\)"
             failed = rf"failed on rank {rank}, .* rank {other}: .*elements \d against \d.* {of}"
             assert re.search(failed if p > 2 and other is not None else "^nothing$", said), said
+        *waited, late = seen["what_waits_ends_with_its_group"]
+        assert [len(said) for said in waited] == [4] * (p - 1)
+        for said in waited:
+            everyone_says("the process group was destroyed", said)
+        everyone_says(r"rank \d has given up, because rank \d .*was destroyed|rank \d: it has gone", late)
         plain, hooked = zip(*seen["an_error_names_its_bucket"], strict=True)
         everyone_says(r"algorithm (tree|one_shot) against .*bucket 0 in DistributedDataParallel", plain)
         everyone_says(r"bucket 0: .*algorithm (tree|one_shot) against ", hooked)

@@ -32,7 +32,7 @@ from collectives.engine.nccl import Nccl
 from collectives.engine.probe import known_machine, measure_machine
 from collectives.engine.tcp.execute import Tcp
 from collectives.engine.transport import Transport, shared_memory_or_none
-from collectives.engine.work import FORKED
+from collectives.engine.work import DESTROYED, FORKED
 
 CONCURRENT_USE = (
     "two threads use one process group at the same time, so nothing says which of their calls belong together: "
@@ -105,7 +105,7 @@ class Communicator:
         """Return the process group. Raises RuntimeError if it was destroyed."""
         group = self._group()
         if group is None:
-            raise RuntimeError("the process group was destroyed")
+            raise RuntimeError(DESTROYED)
         return group
 
     def join(self, device: torch.device, is_background: bool) -> Membership:
@@ -115,7 +115,8 @@ class Communicator:
         is missing, CPU ranks measure them. Raises ValueError, on every rank, for a machine that is not there.
         """
         group, transport = self.group(), self.transport(is_background)
-        told = all_gather_bytes(_machine_to_tell(transport) if self.rank == 0 else b"", group, device)[0]
+        mine = _machine_to_tell(transport) if self.rank == 0 else b""
+        told = all_gather_bytes(mine, group, device)[0]
         decode_machine(told)
         if not told and self.p > 1 and isinstance(transport, Tcp):
             told = measure_machine(transport, group).model_dump_json().encode()
@@ -127,9 +128,9 @@ class Communicator:
         return self.callers[is_background].connect()
 
     def close(self) -> None:
-        """Close all connections. A call that uses them fails, here and on the other ranks."""
+        """Close all connections, because the group is destroyed: calls that have not ended fail, here and elsewhere."""
         for caller in self.callers:
-            caller.close()
+            caller.refuse(DESTROYED)
 
 
 def _machine_to_tell(transport: Transport) -> bytes:
@@ -208,14 +209,13 @@ class Caller:
         return f"{call.collective} by {by} failed on rank {rank}, {error}{_of(group)}"
 
     def refuse(self, why: str) -> None:
-        """Have every later call fail, and close the connections: in a process that was forked, its copies of them."""
-        self._refusal = why
-        self.close()
+        """Have every call fail that has not ended, and close the connections, so that those of other ranks fail, too.
 
-    def close(self) -> None:
-        """Close the connections: a call that uses them fails, here and on the other ranks."""
+        A process that was forked closes its copies of them.
+        """
+        self._refusal = why
         if self._transport:
-            self._transport.close()
+            self._transport.close(why)
 
 
 class PreparedCall:

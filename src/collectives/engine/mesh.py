@@ -56,6 +56,7 @@ POLL_INTERVAL = 1.0  # seconds after which a rank that waits looks for aborts an
 # Connections without a handshake that may wait in addition to the group's own, and for how many seconds each may.
 MAX_PENDING, PENDING_SECONDS = 64, 5.0
 
+FAILED_BEFORE = "a collective of this process group has failed before: make a new group"
 TIMED_OUT = "not done within the timeout"  # marks a reason: most ranks fail so, and another one may know more
 ABORT_SECONDS = 1.0  # for sending aborts, and for receiving them
 LOST_SECONDS = 0.2  # to wait for the abort of a peer that has closed a connection: it sends the abort first
@@ -99,6 +100,7 @@ class Connections:
         self.rank, self.size, self.names = group.rank(), group.size(), global_ranks(group)
         self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.signature, self.is_open, self._is_busy = 0, NO_CALL, True, False
+        self._why_closed = FAILED_BEFORE
         self._process = os.getpid()
         self.listener = socket.create_server((own_address(), 0), backlog=self.size + MAX_PENDING)
         self.listener.setblocking(False)
@@ -139,11 +141,13 @@ class Connections:
             if number in self._handlers:  # an earlier one may have ended it
                 self._handlers[number]()
 
-    def close(self) -> None:
+    def close(self, why: str) -> None:
         """Give up, from any thread: a call in progress here, and all ranks that wait for this one, fail immediately.
 
-        A process that the rank has forked closes its copies of the sockets, and no connection.
+        Their errors say ``why``. A process that the rank has forked closes its copies of the sockets, and no
+        connection.
         """
+        self._why_closed = why
         self.is_open, is_ours = False, os.getpid() == self._process
         self._options = None  # they hold a socket of gloo's
         for each in self._sockets():
@@ -262,7 +266,7 @@ class Mesh(Connections):
         failed before.
         """
         if not self.is_open:
-            raise RuntimeError("a collective of this process group has failed before: make a new group")
+            raise RuntimeError(self._why_closed)
         self._is_busy, self.signature = True, signature
         self.call += 1
         now = self._began = time.monotonic()
@@ -308,7 +312,7 @@ class Mesh(Connections):
         """End the call; if it has failed, all connections are closed."""
         self._is_busy = False
         if not self.is_open:
-            self.close()
+            self.close(self._why_closed)
 
     def connect(self, first_sends: Mapping[int, int]) -> None:
         """Connect to each of these peers, for the step that first sends to it. Raises MessageError if one is lost."""
@@ -334,7 +338,7 @@ class Mesh(Connections):
         if left <= 0:
             raise self.explained(first, self._timeout())
         if not self.is_open:
-            raise self._failed(first, "the process group was given up meanwhile")
+            raise self._failed(first, self._why_closed)
         for message in messages if self._lost else ():
             if why := self._lost.get((message.peer, message.is_sent)):
                 abort = self._wait_for_abort(partial(self._aborts.get, message.peer), LOST_SECONDS)

@@ -20,6 +20,7 @@ from collectives.engine.buffers import fill, hand_over
 from collectives.engine.handshake import MessageError, all_gather_bytes, difference, global_ranks
 from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span
 from collectives.engine.reduce import divide, reduce
+from collectives.engine.work import DESTROYED
 
 if TYPE_CHECKING:
     from collectives.engine.call import Call
@@ -45,7 +46,7 @@ class Nccl:
         """Enqueue a call's kernels on the current stream. Raises MessageError if NCCL refuses them."""
         group = self._group()
         if group is None:
-            raise RuntimeError("the process group was destroyed")
+            raise RuntimeError(DESTROYED)
         rank, p = group.rank(), group.size()
         if is_own(made.performed.algorithm) and made.signature not in self._agreed:
             agree(made.signature, call.any_tensor().device, group)
@@ -54,8 +55,9 @@ class Nccl:
         execute_in_batches(made.plan, work, scratch, group, call.op, p)
         hand_over(call, work, made.edges, rank, p)
 
-    def close(self) -> None:
+    def close(self, why: str) -> None:
         """Leave the connections to torch, which closes NCCL's with the group."""
+        del why
 
 
 def agree(signature: bytes, device: torch.device, group: dist.ProcessGroup) -> None:

@@ -41,8 +41,8 @@ class Transport(Protocol):
     def run(self, made: CompiledCall, call: Call) -> None:
         """Perform a call on its tensors: follow ``made.plan``. Raises MessageError if a peer fails or is late."""
 
-    def close(self) -> None:
-        """Have the call in progress and the peers that wait for this rank fail; called from any thread."""
+    def close(self, why: str) -> None:
+        """Have the call in progress and the peers that wait for this rank fail, and say why; from any thread."""
 
 
 def shared_memory_or_none() -> Any:

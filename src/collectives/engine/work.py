@@ -22,6 +22,11 @@ FORKED = (
     "make a group in this process"
 )
 
+DESTROYED = (
+    "the process group was destroyed, and with it all of its calls that had not ended: wait for their works before "
+    "torch.distributed.destroy_process_group"
+)
+
 # How long the interpreter's end waits for each thread that was told to end.
 JOIN_SECONDS = 1.0
 

@@ -40,7 +40,9 @@ What differs from gloo:
 - A call with wrong arguments raises ValueError before anything is sent, and ``wait(timeout)`` raises TimeoutError. Both
   are RuntimeError, too, which is what gloo raises.
 - A tensor to write into that ``expand`` has made is refused, because its elements share memory: give its ``clone()``.
-  gloo writes past its end.
+  gloo writes past its end. Outputs of one call that overlap are refused, too; gloo leaves what it writes last.
+- ``destroy_process_group`` ends every call that has not ended. Its error, and those of ranks that wait for it, say that
+  the group was destroyed. gloo's works wait for peers until these end.
 - DistributedDataParallel's built-in hook FP16_COMPRESS is registered as torch's ``fp16_compress_hook``.
 - torch refuses ``monitored_barrier`` to every back end but gloo: take ``new_group(backend="gloo")`` for it, or
   ``barrier``, whose error names a rank that is late, too.

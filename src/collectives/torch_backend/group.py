@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import distributed as dist
@@ -30,12 +31,13 @@ from collectives.calls import CallInto, Op, Tensors
 from collectives.engine.call import Call
 from collectives.engine.group import communicator, connect, perform
 from collectives.engine.reduce import takes_codec
-from collectives.engine.work import Job, Work, end, start
+from collectives.engine.work import DESTROYED, Job, Work, end, start
 from collectives.torch_backend import flight
 from collectives.torch_backend.options import Options, from_environment
 
 NAME = "collectives"
 PAUSE = 0.01  # seconds between two looks into a store
+LOOK = timedelta(milliseconds=1)  # of a wait that does not wait: 0 has another meaning
 NO_LIMIT = timedelta(0)  # of a wait, by torch's convention: that of the group
 
 Flatten = Callable[[dist.ProcessGroup], CallInto]  # a call over this plain group, flattened when its turn comes
@@ -75,8 +77,8 @@ class Group(dist.ProcessGroup):
 
     def base(self, device: str) -> dist.ProcessGroup:
         """Return the plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
-        if not self._bases:
-            raise RuntimeError("this process group was destroyed")
+        if not self.is_open:
+            raise RuntimeError(DESTROYED)
         if device != "cpu" and (other := _named_for(self, device)) not in (None, NAME):
             raise CallError(
                 f"device: got {device}, for which this group names {other}, expected {NAME}: torch gives a group of "
@@ -85,6 +87,11 @@ class Group(dist.ProcessGroup):
         if device not in self._bases:
             raise CallError(f"device: got {device}, expected {' or '.join(self._bases)}")
         return self._bases[device]
+
+    @property
+    def is_open(self) -> bool:
+        """False once the group was destroyed."""
+        return bool(self._bases)
 
     # What torch asks a group for, beside collectives.
 
@@ -230,7 +237,8 @@ class Group(dist.ProcessGroup):
     ) -> dist.Work:
         """Have gloo or NCCL do it."""
         base = self.base(tensor.device.type)
-        return PassedWork(partial(call, base), f"{what} over {base.name()} failed on rank {self.members.rank}", entry)
+        failed = f"{what} over {base.name()} failed on rank {self.members.rank}"
+        return PassedWork(partial(call, base), failed, entry, self)
 
     def _run(
         self, collective: str, outputs: Tensors, inputs: Tensors, flattens: Sequence[Flatten], whose: str = ""
@@ -240,6 +248,8 @@ class Group(dist.ProcessGroup):
             _forbid_tracing()
         used = [*outputs, *inputs]
         device = _first(collective, used).device
+        if len(flattens) > 1:
+            _check_memory(outputs)
         base, event = self.base(device.type), _profiler_event(f"{NAME}:{collective}")
         entry = flight.record(flight.Entry(self.members, collective, device.type), outputs, inputs)
 
@@ -267,10 +277,13 @@ class Group(dist.ProcessGroup):
             calls.hand_out(call.flat_output(), into)
 
     def _with_options(self, call: Call) -> Call:
-        floats = takes_codec(call.op, call.any_tensor().dtype)
-        algorithm = self.algorithms.of(call.collective, self.size(), call.splits is not None, floats)
-        segments = self.algorithms.segments
-        return call._replace(algorithm=algorithm, segments=segments, background=True, barrier=True)
+        has_splits, floats = call.splits is not None, takes_codec(call.op, call.any_tensor().dtype)
+        return call._replace(
+            algorithm=self.algorithms.of(call.collective, self.size(), has_splits, floats),
+            segments=self.algorithms.segments,
+            background=True,
+            barrier=True,
+        )
 
     def _whose(self, gradients: torch.Tensor) -> str:
         """Return the bucket of DistributedDataParallel that is reduced: the backward pass takes them in order."""
@@ -294,6 +307,14 @@ def _first(collective: str, tensors: Tensors) -> torch.Tensor:
     if not tensors:
         raise CallError(f"{collective}: got an empty list, expected at least one tensor")
     return tensors[0]
+
+
+def _check_memory(outputs: Tensors) -> None:
+    """Raise CallError if calls that are made together write into the same memory."""
+    try:
+        calls.check_memory(outputs)
+    except ValueError as error:
+        raise CallError(str(error)) from error
 
 
 def _new_stream(device: torch.device) -> torch.cuda.Stream:
@@ -386,9 +407,9 @@ def _plain(given: Any, device: str, backend: Any) -> dist.ProcessGroup:
 class PassedWork(dist.Work):
     """A call that gloo or NCCL does for us: torch's own `Work`, whose errors begin with ``failed``."""
 
-    def __init__(self, call: Callable[[], dist.Work], failed: str, entry: flight.Entry) -> None:
+    def __init__(self, call: Callable[[], dist.Work], failed: str, entry: flight.Entry, group: Group) -> None:
         super().__init__()
-        self._failed, self._entry = failed, entry
+        self._failed, self._entry, self._group = failed, entry, ref(group)
         entry.__enter__()
         try:
             with self._named():
@@ -405,14 +426,23 @@ class PassedWork(dist.Work):
             raise RuntimeError(f"{self._failed}: {error}") from error
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
-        """Wait until it is done."""
+        """Wait until it is done; in a group that was destroyed only a message that has come already is."""
         with self._entry, self._named():
-            return self._work.wait(timeout)
+            group = self._group()
+            if group is not None and group.is_open:
+                return self._work.wait(timeout)
+            return self._look()
+
+    def _look(self) -> bool:
+        """Return True if it is done; gloo's receive would wait on, although its group was shut down."""
+        try:
+            return self._work.wait(LOOK)
+        except RuntimeError as error:
+            raise RuntimeError(DESTROYED) from error
 
     def synchronize(self) -> None:
         """Wait until it is done."""
-        with self._entry, self._named():
-            self._work.synchronize()
+        self.wait()
 
     def is_completed(self) -> bool:
         """Return whether it is done, well or not."""

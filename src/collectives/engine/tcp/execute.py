@@ -85,9 +85,9 @@ class Tcp:
             self._run(made, call, work, scratch)
             hand_over(call, work, made.edges, self.mesh.rank, self.mesh.size)
 
-    def close(self) -> None:
+    def close(self, why: str) -> None:
         """Close the connections, from any thread: a call in progress here fails, and so do ranks that wait for it."""
-        self.mesh.close()
+        self.mesh.close(why)
 
     def enter(self) -> None:
         """Show others what this rank calls, beyond what its messages say."""
