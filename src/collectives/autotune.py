@@ -8,7 +8,7 @@ choice on every rank.
 
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
-group when they first use it (`engine.probe`), and all others go by `DEFAULT`.
+group when they first use it, unless they know them from an earlier group (`engine.probe`). All others go by `DEFAULT`.
 
 A call whose candidates are simulated takes the choice for the power of two that is nearest to its bytes. So a program
 of many sizes simulates once for each power of two, however many groups it has.
