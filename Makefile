@@ -108,6 +108,8 @@ check: env ## Check format, lint, types, imports, the text and the golden file
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@echo "==> codespell"
 	@$(BIN)/codespell assignments chapters examples experiments/presets src tests .ci *.md
+	@echo "==> density"
+	@$(BIN)/python .ci/density.py
 	@echo "==> gates"
 	@$(BIN)/python .ci/gates.py
 	@echo "==> golden"

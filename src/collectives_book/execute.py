@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from collectives import config
-from collectives.bench.results import digest
 from collectives.bench.sweep import count_failed
+from collectives.digests import digest
 from collectives.emulator import ClusterError
 from collectives.errors import short, unknown
 from collectives.processes import descendants, kill_descendants

@@ -17,10 +17,11 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 from collectives.autotune import VARIABLE
 from collectives.backends import named, variables_for
 from collectives.bench import Row, Settings, check_here
-from collectives.bench.results import Record, code, read
+from collectives.bench.results import Record, read
 from collectives.bench.settings import launcher_for, shares_gpus
 from collectives.bench.sweep import Keep, is_measured, measure_missing, other_rows, sweep
 from collectives.config import FILE, AlgorithmName, Bytes, Seconds, StrictModel
+from collectives.digests import code
 from collectives.emulator import Cluster, ClusterError, allowed, cluster
 from collectives.errors import explain
 from collectives.launch import launch, links, need_where

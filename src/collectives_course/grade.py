@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from collectives.bench.results import code, digest
+from collectives.digests import code, digest
 from collectives.processes import descendants, kill_descendants
 from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from collectives.formats import msccl
-from collectives.formats.as_schedule import schedule
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.units import MAX_CHUNKS
 
@@ -82,6 +80,10 @@ def _program(name: str) -> Callable[..., Schedule]:
 def _read(path: Path, changed: int | None) -> Schedule:
     """Return the program in a file, read again if the file has changed."""
     del changed
+    # Only here, because most schedules are functions, and need none of the formats of other libraries.
+    from collectives.formats import msccl
+    from collectives.formats.as_schedule import schedule
+
     try:
         return schedule(msccl.read(path))
     except ValueError as error:

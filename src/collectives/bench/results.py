@@ -5,7 +5,6 @@ A record names the machine, versions and variables, but no user and no secret.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectives.backends import BACKENDS, backend
 from collectives.codecs import current_name
+from collectives.digests import code, digest
 from collectives.errors import short
 from collectives.files import replace
 from collectives.schemas import VERSION, version_of
@@ -189,25 +189,9 @@ def variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(RECORDED) and not SECRET.search(name)}
 
 
-def digest(value: Any) -> str:
-    """Return 64 hexadecimal digits that are the same for the same JSON value and for no other."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
 def fingerprint(value: Any) -> str:
     """Return the `digest` of a JSON value, of this package's `code`, and of the versions that it runs with."""
     return digest([value, code(Path(__file__).parents[1]), platform.python_version(), *map(_version, PACKAGES)])
-
-
-def code(folder: Path) -> str:
-    """Return a hash, in hexadecimal digits, of the names and bytes of a package's code and data files."""
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix not in (".json", ".py", ".toml", ".yaml") or not path.is_file():  # an editor's lock is no file
-            continue
-        data = path.read_bytes()
-        found.update(f"{path.relative_to(folder)} {len(data)}\n".encode() + data)
-    return found.hexdigest()
 
 
 def _version(package: str) -> str | None:
