@@ -56,7 +56,7 @@ UNEVEN = {
 # Machines whose links are known one by one: without a switch, and with one.
 LINKED = ("dgx1", "a100")
 
-# Commands that print rows as JSON. `bench-simulator` runs for minutes and `cluster` needs namespaces: neither is here.
+# Commands that print rows as JSON. `cluster` needs namespaces, so it is not here.
 COMMANDS = (
     "list -p 4 --json",
     "show all_reduce two_tree -p 8 --json",

@@ -13,8 +13,6 @@ from collectives import config
 from collectives.bench import results
 from collectives.machine import Machine, machine, presets, text
 from collectives.schemas import VERSION, schema
-from collectives.simulator import speed
-from collectives.simulator.scaling import Case
 from command import Capture, run
 from places import ROOT, script
 
@@ -204,12 +202,6 @@ def test_what_a_verb_prints_is_valid(capsys: Capture, command: str, wanted: str)
     assert {kind(row) for row in rows} == {wanted}
     known = {name for name in schema("rows")["$defs"][wanted]["properties"] if name != "error"}
     assert {name for row in rows for name in row} == known, "a key that the schema describes, and no other"
-
-
-@pytest.mark.integration
-def test_what_the_simulator_s_benchmark_prints_is_valid() -> None:
-    goal = speed.Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
-    assert kind(speed._measured(goal)) == "speed"
 
 
 MEASURED = next(iter(stored(REFERENCE / "slow-motion" / "two-trees-broadcast")))

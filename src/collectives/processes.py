@@ -337,8 +337,8 @@ def open_streams() -> None:
 
 
 @contextmanager
-def workers(count: int | None = None, *, fresh: bool = False) -> "Iterator[ProcessPoolExecutor]":
-    """Yield a pool of ``count`` worker processes, by default one for each core; ``fresh`` ones are spawned, not forked.
+def workers(count: int | None = None) -> "Iterator[ProcessPoolExecutor]":
+    """Yield a pool of ``count`` worker processes, by default one for each core.
 
     An exception that leaves the block kills the workers and drops their jobs; they also end with their parent.
 
@@ -349,8 +349,7 @@ def workers(count: int | None = None, *, fresh: bool = False) -> "Iterator[Proce
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    context = multiprocessing.get_context("spawn") if fresh else None
-    with ProcessPoolExecutor(count, context, initializer=_begin_worker, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(count, initializer=_begin_worker, initargs=(os.getpid(),)) as pool:
         try:
             yield pool
         except BaseException:

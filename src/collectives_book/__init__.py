@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 EXPERIMENTS = {
     "all-reduce-sweep": "collectives_book.sweeps:AllReduceSweep",
     "asynchronous": "collectives_book.asynchronous.experiment:Asynchronous",
-    "bench-simulator": "collectives_book.sweeps:BenchSimulator",
     "calibration": "collectives_book.sweeps:Calibration",
     "collectives-sweep": "collectives_book.sweeps:CollectivesSweep",
     "data-parallel": "collectives_book.data_parallel.experiment:DataParallel",

@@ -1,4 +1,4 @@
-"""Experiments whose measurement is the library's own: two sweeps, a calibration, and the simulator's benchmark."""
+"""Experiments whose measurement is the library's own: two sweeps and a calibration."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,11 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from collectives.backends import BACKENDS, Presence, named, presence
-from collectives.bench import Row, Settings, runs_here
+from collectives.bench import Settings, runs_here
 from collectives.bench.calibration import deviations, machine_of, measured, save
 from collectives.bench.settings import lacking
 from collectives.bench.sweep import Keep
 from collectives.config import Seconds
-from collectives.simulator import speed
 from collectives.units import MAX_SECONDS
 from collectives_book.experiment import (
     Algorithm,
@@ -132,22 +131,3 @@ class Calibration(Experiment):
     def file(self) -> Path:
         """Return the path of the machine file."""
         return Path(f"{self.output}.yaml")
-
-
-class BenchSimulator(Experiment):
-    """The speed of the simulator on this machine: the first so many cases of `collectives.simulator.speed.goals`."""
-
-    cases: Annotated[int, Field(ge=1, le=len(speed.goals()))]
-
-    def wanted(self) -> list[str]:
-        """Return the names of the cases."""
-        return [goal.what for goal in speed.goals()[: self.cases]]
-
-    def measure(self, left: Sequence[str], keep: Keep) -> None:
-        """Simulate each case in a process of its own."""
-        goals = [goal for goal in speed.goals() if goal.what in left]
-        speed.benchmark(lambda row: keep({"rows": [row]}), goals)
-
-    def line(self, row: Row) -> str:
-        """Return the row as the command prints it."""
-        return speed.lines(row)

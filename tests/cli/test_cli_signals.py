@@ -81,9 +81,8 @@ def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
     assert not list(temporary.iterdir())
 
 
-@pytest.mark.parametrize("verb", ["verify --all", "bench-simulator"])
-def test_workers_end_with_a_killed_parent(verb: str) -> None:
-    with at_work(verb, 1) as (command, below):
+def test_workers_end_with_a_killed_parent() -> None:
+    with at_work("verify --all", 1) as (command, below):
         command.kill()
         command.communicate(timeout=PATIENCE)
         assert gone(below)

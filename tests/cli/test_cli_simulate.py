@@ -1,4 +1,4 @@
-"""``collectives simulate`` and ``bench-simulator``: what they print, and what they say about wrong input."""
+"""``collectives simulate``: what it prints, and what it says about wrong input."""
 
 import errno
 import json
@@ -8,7 +8,6 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS
 from collectives.machine import Link, Machine, machine
-from collectives.simulator import speed
 from collectives.simulator.scaling import Case, row, rows
 from collectives.simulator.trace import trace
 from collectives.units import duration
@@ -118,18 +117,3 @@ def test_rows_come_in_the_order_of_their_cases() -> None:
     assert [one["ranks"] for one in made] == [2, 16, 4, 8]
     assert made == [row(case) for case in cases]
     assert sorted(one["ranks"] for one in seen) == [2, 4, 8, 16]
-
-
-@pytest.mark.integration
-def test_the_benchmark_measures_each_goal_in_its_own_process(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = speed.Goal("small", [Case("all_reduce", "ring", 12, 64, machine("summit"), 1)], 1)
-    monkeypatch.setattr(speed, "goals", lambda: [small, small])
-    code, out, _ = run(capsys, "bench-simulator", "--json")
-    assert code == 0
-    for line in out.splitlines():
-        measured = json.loads(line)
-        assert (measured["what"], measured["ranks"], measured["messages"]) == ("small", 12, 2 * 11 * 12)
-        assert measured["messages_per_second"] > 0
-        assert 10 < measured["peak_mib"] < 4096
-    monkeypatch.setattr(speed, "goals", lambda: [small])
-    assert "memory" in run(capsys, "bench-simulator")[1]

@@ -306,7 +306,7 @@ def test_a_login_node_can_check_every_notebook(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.integration  # seconds
 def test_a_parameter_is_for_the_notebooks_that_have_it() -> None:
-    some = [ROOT / "experiments" / f"{name}.ipynb" for name in ("all-reduce-sweep", "bench-simulator")]
+    some = [ROOT / "experiments" / f"{name}.ipynb" for name in ("all-reduce-sweep", "massive-scale")]
     sweep, simulator = planned(some, "quick", {"sizes": [4]})
     assert sweep.parameters["sizes"] == [4]
     assert "sizes" not in simulator.parameters

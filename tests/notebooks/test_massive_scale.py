@@ -9,8 +9,7 @@ import pytest
 from collectives.algorithms import candidates
 from collectives.machine import machine
 from collectives.simulator.scaling import Case, fastest, row, rows
-from collectives.simulator.speed import Goal
-from collectives_book import ExperimentError, sweeps
+from collectives_book import ExperimentError
 from collectives_book import nccl_formulas as nccl
 from collectives_book.massive_scale import figures, published
 from collectives_book.massive_scale.experiment import MassiveScale
@@ -142,16 +141,6 @@ def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
     assert set(record["settings"][0]["machines"]) == {"summit", "dgx-h100"}
     assert len(fastest(mapped)) == 2 * 2 * 2
     assert record["settings"][0]["ranks"] == [12, 24]
-
-
-@pytest.mark.integration
-def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
-    monkeypatch.setattr(sweeps.speed, "goals", lambda: [small])
-    found, record = sweeps.BenchSimulator(output=str(tmp_path / "speed"), cases=1).run()
-    assert found.what.tolist() == ["small"]
-    assert found.messages.tolist() == [24]
-    assert record["environment"]
 
 
 @pytest.mark.integration

@@ -24,7 +24,6 @@ QUICK = yaml.safe_load((EXPERIMENTS / "presets" / "quick.yaml").read_text())
 # What makes the quick preset quicker: every cell still runs, on fewer points.
 FEWER: dict[str, dict[str, Any]] = {
     "all-reduce-sweep": {"ranks": 2, "sizes": [4, "1K"], "repetitions": 3},
-    "bench-simulator": {"cases": 2},
     "straggler": {"hosts": 2, "slow_host": 1, "positions": [0], "sizes": ["4K"], "repetitions": 1},
 }
 

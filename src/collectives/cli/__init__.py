@@ -35,7 +35,6 @@ OWN = {
         "find a schedule with few steps for a topology, or prove that none exists",
     ),
     "export": ("programs:EXPORT", "a schedule for the tools of others"),
-    "bench-simulator": ("measure:BENCH_SIMULATOR", "how fast `simulate` is, up to a million ranks (minutes)"),
     "calibrate": ("machines:CALIBRATE", "measure a link between two ranks: a machine for `simulate`"),
     "backends": ("machines:BACKENDS", "which back ends are here, and why one is not"),
     "bench": ("measure:BENCH", "measure collectives on real ranks, also in nccl-tests' table"),

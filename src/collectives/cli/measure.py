@@ -1,4 +1,4 @@
-"""The verbs that measure: ``bench``, ``compare``, ``error``, ``bench-simulator``."""
+"""The verbs that measure: ``bench``, ``compare``, ``error``."""
 
 import argparse
 import csv
@@ -248,16 +248,6 @@ def _percent(share: float) -> str:
     return f"{share:.3%}" if share == 0 or share >= 1e-4 else f"{share:.1e}"
 
 
-def _bench_simulator(arguments: argparse.Namespace) -> None:
-    """Print a row for each case."""
-    from collectives.simulator.speed import HEADING, benchmark, lines
-
-    if not arguments.json:
-        out(HEADING)
-    benchmark(lambda row: out_row(row, lines(row), arguments.json))
-
-
 BENCH = Verb(_bench_arguments, _bench)
 COMPARE = Verb(_compare_arguments, _compare)
 ERROR = Verb(_error_arguments, _error)
-BENCH_SIMULATOR = Verb(add_json, _bench_simulator)
