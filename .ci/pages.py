@@ -36,7 +36,7 @@ KEYS = CACHE / "keys.json"
 # What a page's code can read, beside results.
 READ = ("src", "chapters", "assignments", "examples", "experiments/presets", "requirements.lock", "CITATION.cff")
 # Pages that show what this build has measured, and pages that show a reader's own runs.
-SHOWS_BUILD, SHOWS_OWN = re.compile(r"results/quick|recorded\.table|\bclaims\b"), re.compile(r"\brecorded\b")
+SHOWS_BUILD, SHOWS_OWN = re.compile(r"results/quick|recorded\.table"), re.compile(r"\brecorded\b")
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a traceback, for a terminal
 AT_A_TIME = min(os.cpu_count() or 1, 4)
 SILENT_SECONDS = 15

@@ -47,7 +47,7 @@ def prepared(page: str, address: str = "") -> Any:
     [
         ("chapters/two-tree-all-reduce", "..", "pages"),
         ("chapters/preface", "..", "pages"),
-        ("chapters/claims", "..", "pages,experiments"),
+        ("chapters/claims", "..", "pages"),
         ("chapters/all-reduce-sweep", "..", "pages,experiments"),
         ("chapters/model-parallelism", "..", "pages,experiments"),
         ("chapters/any-topology", "..", "pages,synthesis"),

@@ -1,5 +1,7 @@
 """The gate of density sees each thing that it counts, and says what is above its limit."""
 
+import math
+
 import pytest
 
 from places import script
@@ -40,7 +42,9 @@ def test_docstrings_are_no_code() -> None:
 
 def test_limits_only_fall() -> None:
     low, high = DENSITY.measure([PLAIN]), DENSITY.measure(["x = [*a, *b, *[c for d in e for c in d]]\n"])
-    limits = DENSITY.lowered({"src/new": high}, {"src/new": low})["src/new"]
-    assert all(limits[name] <= min(low[name], high[name]) for name in DENSITY.MEASURES)
-    limits = DENSITY.lowered({"src/new": low}, {"src/new": high})["src/new"]
-    assert limits == {name: min(low[name], high[name]) for name in DENSITY.MEASURES}
+    none = dict.fromkeys(DENSITY.MEASURES, math.inf)
+    limits = DENSITY.lowered({"src/new": low}, {"src/new": none})
+    assert all(low[name] <= limits["src/new"][name] < low[name] + step for name, step in DENSITY.STEPS.items())
+    assert not list(DENSITY.faults({"src/new": low}, limits))
+    assert DENSITY.lowered({"src/new": high}, limits) == limits
+    assert list(DENSITY.faults({"src/new": high}, limits))

@@ -19,8 +19,7 @@ import sys; sys.path.insert(0, "{root}/src")"""
 # What a page has in its cells that needs more than the extra [pages].
 EXTRAS = {
     "course": r"collectives_course",
-    "experiments": r" torch\b|papermill|results/quick|book\.execute|layers import"
-    r"|collectives\.rounding|import claims\b",
+    "experiments": r" torch\b|papermill|results/quick|book\.execute|layers import|collectives\.rounding",
     "synthesis": r"collectives\.synthesis",
 }
 # Results of a build, in no clone: the experiment that makes them, in minutes.

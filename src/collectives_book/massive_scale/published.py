@@ -2,7 +2,7 @@
 
 The article's figures 3 and 4 show NCCL 2.3's rings and NCCL 2.4's trees on up to 24,576 GPUs (4,096 nodes of six).
 Their values are not printed: they were read off the pixels, to within 2% in figure 3 and 150 MB/s in figure 4, at five
-of the nine numbers of GPUs. Figure 5 prints its values on its bars; these are exact.
+of the nine numbers of GPUs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,13 +38,6 @@ SMALL, LARGE = 8, 64 << 20
 
 # The article's names for what it measured, as our algorithms are called.
 SERIES = {"hierarchical_tree": "tree", "ring": "ring"}
-
-# Figure 5: images a second, ResNet-50, by GPUs (nodes of eight): flat ring, hierarchical ring, tree.
-IMAGES = {
-    256: (132311, 146898, 153772),
-    512: (240479, 259305, 277305),
-    1024: (436990, 450313, 499863),
-}
 
 
 def latencies(algorithm: str) -> dict[int, float]:

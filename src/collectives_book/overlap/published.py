@@ -6,14 +6,10 @@ the rest is in its text.
 
 from __future__ import annotations
 
-RANKS_PER_NODE = 8  # five nodes of eight GPUs
 BATCH = 32  # samples of a GPU in a step
 COMPUTING = 0.37  # seconds of a step on one GPU
 GRADIENTS = 1_200_000_000  # bytes: 300 million parameters
 NETWORK, INSIDE = 6e9, 10e9  # bytes per second: InfiniBand between nodes, GPUDirect inside
-SAID_SECONDS = 0.4  # "about 400 ms" for an all-reduce
-SAID_STEP = 0.65, 0.7  # seconds of a step on 40 GPUs, from and to
-SAVED = 0.07, 0.12  # seconds of a step that overlap saved on 40 GPUs, from and to
 
 # Samples per second by the number of GPUs.
 SAMPLES = {1: 88, 2: 151, 4: 251, 8: 464, 10: 541, 16: 819, 20: 997, 24: 1156, 30: 1399, 32: 1456, 38: 1706, 40: 1776}
