@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from collectives.bench import DTYPES, OPS, Settings, check_here
 from collectives.bench import bench as measured
+from collectives.bench import settings as bench_settings
 from collectives.bench.measure import BLOCK, reduced, values
 from collectives.contracts import CONTRACTS, ROOTED
 from collectives.errors import explain
@@ -31,6 +33,21 @@ ROW = {
 }
 
 TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host
+
+
+def test_a_schedule_is_proved_once_before_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each setting that has it, and on no rank; one of the user's own each time, as its file may change."""
+    proved: list[int] = []
+    monkeypatch.setattr(bench_settings, "verify", lambda schedule: proved.append(schedule.p))
+    wanted = [Settings(algorithms=["ring", "tree"], ranks=13, bytes=[nbytes]) for nbytes in (4, 8)]
+    assert proved == [13, 13]
+    assert [Settings.from_launcher(json.loads(one.model_dump_json())) for one in wanted] == wanted
+    assert proved == [13, 13]
+    file = tmp_path / "own.py"
+    file.write_text("from collectives.algorithms.ring import all_reduce as mine\n")
+    for _ in range(2):
+        Settings(algorithms=[f"{file}:mine"], ranks=11)
+    assert proved == [13, 13, 11, 11]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def preload() -> None:
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Measure all settings under "measure"; rank 0 reports the environment, progress and rows."""
-    wanted = [Settings(**each) for each in settings["measure"]]
+    wanted = [Settings.from_launcher(given) for given in settings["measure"]]
     report_rows(launched(wanted), report, _sizes(wanted, report))
 
 

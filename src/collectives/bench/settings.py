@@ -1,12 +1,13 @@
 """Settings of a measurement, checked before anything is started, and the launches that they need."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives import units
-from collectives.algorithms import build
+from collectives.algorithms import build, is_own
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, need_persistent, variables_for
 from collectives.codecs import CODECS, split
@@ -99,10 +100,8 @@ class Settings(BaseModel):
                 need_persistent(typed)
         for algorithm in self.algorithms:
             if split(algorithm)[0] != "auto":
-                schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
-                check_ranks_only(schedule, "bench, which runs on ranks")
-                check_cells(schedule.p, schedule.k)
-                verify(schedule)
+                prove = _prove if is_own(algorithm) else _prove_once
+                prove(self.collective, algorithm, self.ranks, self.root, self.segments)
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         for name in dict(map(named, self.backends)):
@@ -118,6 +117,11 @@ class Settings(BaseModel):
             if nbytes % size:
                 raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
         return self
+
+    @classmethod
+    def from_launcher(cls, given: Row) -> Self:
+        """Return settings that the launcher has checked and proved, so that no rank does it again."""
+        return cls.model_construct(**given)
 
     def codecs(self) -> list[str]:
         """Return the codecs of the algorithms."""
@@ -145,6 +149,18 @@ class Settings(BaseModel):
         """Return the elements of the whole buffer: if it consists of parts, a multiple of the ranks."""
         n = nbytes // DTYPES[self.dtype][0]
         return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
+
+
+def _prove(collective: str, algorithm: str, p: int, root: int, segments: int | None) -> None:
+    """Raise ValueError unless ranks can run the schedule, and ScheduleError unless it is right."""
+    schedule = build(collective, algorithm, p, root=root, segments=segments)
+    check_ranks_only(schedule, "bench, which runs on ranks")
+    check_cells(schedule.p, schedule.k)
+    verify(schedule)
+
+
+# A schedule of the user's own is proved each time, because its file may have changed.
+_prove_once = lru_cache(maxsize=1024)(_prove)
 
 
 def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | None) -> str | None:

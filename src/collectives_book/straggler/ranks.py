@@ -14,7 +14,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     The rows of a case have their point. For `collectives.launch.cluster.launch_on`, where a report returns only when
     the launcher has changed the links.
     """
-    wanted = Settings(**settings["measure"])
+    wanted = Settings.from_launcher(settings["measure"])
     report_rows(launched([wanted]), report, _rows(wanted, settings, report))
 
 
