@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from collectives.bench import DTYPES, OPS, Settings, check_here
 from collectives.bench import bench as measured
 from collectives.bench import settings as bench_settings
-from collectives.bench.measure import BLOCK, reduced, values
+from collectives.bench.data import BLOCK, reduced, values
 from collectives.contracts import CONTRACTS, ROOTED
 from collectives.errors import explain
 from collectives.launch import launch

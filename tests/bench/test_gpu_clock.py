@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.bench import measure
+from collectives.bench import clocks
 
 LAUNCH, MEETING, CALL = 5e-6, 20e-6, 300e-6
 
@@ -59,7 +59,7 @@ def test_the_skew_of_the_hosts_is_not_in_a_time(
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, meeting, lambda *_, group: rank.launch(MEETING))
     one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), group=lambda: None, flush=lambda: None)
-    assert measure.CLOCKS["gpu"](lambda: rank.launch(CALL), one, collective) == pytest.approx(CALL)
+    assert clocks.CLOCKS["gpu"](lambda: rank.launch(CALL), one, collective) == pytest.approx(CALL)
 
 
 @pytest.mark.parametrize("left", [0.0, 2e-3], ids=["idle", "at work"])
@@ -75,13 +75,13 @@ def test_on_emulated_hosts_a_gpu_is_idle_at_the_agreed_moment(left: float, monke
         rank.host += seconds
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: rank.host, sleep=sleep))
-    monkeypatch.setattr(measure, "_latest", lambda moment: moment)
-    monkeypatch.setattr(measure, "_trip", lambda: 1e-3)
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: rank.host, sleep=sleep))
+    monkeypatch.setattr(clocks, "_latest", lambda moment: moment)
+    monkeypatch.setattr(clocks, "_trip", lambda: 1e-3)
     one: Any = SimpleNamespace(device=lambda: torch.device("cuda"), group=lambda: None, flush=lambda: None)
-    clock = measure._clock("cluster:5ms,25MB/s", one)
+    clock = clocks.clock_of("cluster:5ms,25MB/s", one)
     assert clock == "agreed"
-    assert measure.CLOCKS[clock](lambda: rank.launch(CALL), one, "all_reduce") == pytest.approx(LAUNCH + CALL)
+    assert clocks.CLOCKS[clock](lambda: rank.launch(CALL), one, "all_reduce") == pytest.approx(LAUNCH + CALL)
 
 
 def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +92,10 @@ def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(monk
         rank.host += seconds
         return 0.0
 
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: rank.host))
-    monkeypatch.setattr(measure, "_latest", lambda _: note("met", 1.0))
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: rank.host))
+    monkeypatch.setattr(clocks, "_latest", lambda _: note("met", 1.0))
     one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), flush=lambda: note("flushed", 1.0))
-    clock = measure.CLOCKS[measure._clock("loopback", one)]
+    clock = clocks.CLOCKS[clocks.clock_of("loopback", one)]
     assert clock(lambda: note("called", CALL), one, "all_reduce") == pytest.approx(CALL)
     assert did == ["met", "called", "flushed", "met"]  # before its flush Open MPI may still have messages to send
 
@@ -107,8 +107,8 @@ def test_back_to_back_the_slower_of_host_and_gpu_counts(
     rank = Rank(0.0, 0.0)
     monkeypatch.setattr(torch.cuda, "Event", rank.event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(measure, "_latest", lambda moment: moment)
+    monkeypatch.setattr(clocks, "_latest", lambda moment: moment)
     one: Any = SimpleNamespace(device=lambda: torch.device("cuda"), flush=lambda: None)
     case: Any = SimpleNamespace(backend=one, act=lambda: rank.launch(call))
-    seconds = measure._back_to_back(case, 6)
+    seconds = clocks.back_to_back(case.act, case.backend, 6)
     assert seconds == pytest.approx([LAUNCH + call] + [each] * 5)

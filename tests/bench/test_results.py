@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from collectives.bench import Row, measure, results
+from collectives.bench import Row, results
+from collectives.bench import report as bench_report
 from command import finished
 
 
@@ -76,10 +77,10 @@ def test_a_record_names_each_rank_s_host(where: str, monkeypatch: pytest.MonkeyP
         on = [{"rank": rank, "host": host} if "host" in mine else {"rank": rank} for rank, host in enumerate(NODES)]
         return [mine | each for each in on]
 
-    monkeypatch.setattr(measure, "gathered", gathered)
-    monkeypatch.setattr(measure.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(bench_report, "gathered", gathered)
+    monkeypatch.setattr(bench_report.dist, "get_rank", lambda: 0)
     reported: list[Row] = []
-    measure.report_rows({"where": where, "backends": ["gloo"], "set": {"NCCL_ALGO": "Ring"}}, reported.append, [])
+    bench_report.report_rows({"where": where, "backends": ["gloo"], "set": {"NCCL_ALGO": "Ring"}}, reported.append, [])
     (event,) = reported
     assert [(each["rank"], each["set"]["NCCL_ALGO"]) for each in event["environment"]] == [
         (0, "Ring"),

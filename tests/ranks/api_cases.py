@@ -20,7 +20,8 @@ from collectives import rounding
 from collectives.algorithms import build, executable, names
 from collectives.backends import backend
 from collectives.bench import DTYPES
-from collectives.bench.measure import OPS, reduced, values
+from collectives.bench.data import reduced, values
+from collectives.bench.measure import OPS
 from collectives.codecs import CODECS
 from collectives.engine.call import Call
 from collectives.engine.compile import plan

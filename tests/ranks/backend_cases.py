@@ -15,7 +15,8 @@ from torch import distributed as dist
 
 from collectives.backends import Backend, backend
 from collectives.bench import DTYPES
-from collectives.bench.measure import OPS, reduced, values
+from collectives.bench.data import reduced, values
+from collectives.bench.measure import OPS
 from collectives.engine.call import Call
 
 Event = dict[str, Any]

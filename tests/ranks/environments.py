@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from collectives.bench.measure import gathered
+from collectives.bench.report import gathered
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:

@@ -16,7 +16,9 @@ import collectives.torch_backend  # noqa: F401  torch knows the name from now on
 from collectives.algorithms import executable
 from collectives.backends import backend, nccl
 from collectives.bench import Row
-from collectives.bench.measure import OPS, gathered, reduced, share, values
+from collectives.bench.data import reduced, share, values
+from collectives.bench.measure import OPS
+from collectives.bench.report import gathered
 from collectives.bench.settings import DTYPES
 from collectives.contracts import REDUCING
 from collectives.engine.call import Call

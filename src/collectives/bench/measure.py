@@ -1,37 +1,23 @@
-"""The task of every rank in a measurement: run each configuration in turn, time it, and check each result.
+"""The task of every rank in a measurement: run each configuration in turn, time it, and check each result."""
 
-The data are whole numbers hashed from (rank, element), small enough that every result is exact. Ones would not show a
-chunk that landed in the wrong place, and equal ranks would not show one counted twice while another is dropped.
-"""
-
-import json
-import os
-import socket
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import distributed as dist
 
 from collectives.autotune import bound, environment_machine, slowest_link
-from collectives.backends import Backend, backend, named
-from collectives.bench.results import record, variables
+from collectives.backends import Backend, backend
+from collectives.bench.clocks import CLOCKS, back_to_back, clock_of
+from collectives.bench.data import reduced, share, values
+from collectives.bench.report import launched, report_rows
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.bounds import algbw, busbw
 from collectives.codecs import encoded_bytes, split
 from collectives.engine.call import Call, Performed
-from collectives.engine.handshake import all_gather_bytes
-from collectives.schedule import Ints, parts
+from collectives.schedule import parts
 from collectives.statistics import interval_us, median_interval, microseconds
-
-T = TypeVar("T")
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -40,20 +26,6 @@ OPS = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
-
-
-# How often the time of an agreement is measured: the first times connections are made.
-TRIES = 3
-
-MAX_VALUE = 999
-
-# The ranks that multiply by 2 in one element, at most, so that a product stays exact in every dtype.
-DOUBLERS = 8
-
-# Elements that are reduced at a time: the processor's cache holds them.
-BLOCK = 1 << 14
-
-SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has sent
 
 
 def preload() -> None:
@@ -67,133 +39,11 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     report_rows(launched(wanted), report, _sizes(wanted, report))
 
 
-def launched(wanted: list[Settings]) -> Row:
-    """Return how the ranks of these measurements were launched, and for which back ends."""
-    names = list(dict.fromkeys(name for one in wanted for name in one.backends))
-    return {"where": wanted[0].where, "backends": names, "set": wanted[0].variables()}
-
-
 def _sizes(wanted: list[Settings], report: Callable[[Row], None]) -> Iterator[list[Row]]:
     """Yield the rows of each size, and report progress in between."""
     for one in wanted:
         for nth, nbytes in enumerate(one.bytes):
             yield rows_of(one, nbytes, nth, report)
-
-
-def report_rows(launched: Row, report: Callable[[Row], None], cases: Iterable[list[Row]]) -> None:
-    """Report the environment of all ranks, then the rows of each case as soon as they exist, and close the back ends.
-
-    ``launched`` says how these ranks were started: "where", for which "backends", and which variables were "set".
-    ``cases`` measures: nothing of it is run before the environment is reported.
-    """
-    torch.set_num_threads(1)
-    names = list(dict.fromkeys(named(typed)[0] for typed in launched["backends"]))
-    report({"environment": _records(launched, names)})
-    for rows in cases:
-        report({"rows": rows})
-    for name in names:
-        backend(name).close()
-
-
-def _records(launched: Row, names: list[str]) -> list[Row]:
-    """Return every rank's record, with its host's name, so that a slow one is found. On loopback all have the same."""
-    mine = record() | {"where": launched["where"], "backends": launched["backends"], "rank": dist.get_rank()}
-    mine |= {"set": variables() | launched.get("set", {})}
-    mine |= {} if launched["where"] == "loopback" else {"host": socket.gethostname()}
-    for name in names:
-        mine |= backend(name).record()
-    return gathered(mine)
-
-
-def gathered(mine: Any, device: torch.device | None = None) -> list[Any]:
-    """Return every rank's JSON value, in the order of the ranks. All ranks call it."""
-    return [json.loads(each) for each in all_gather_bytes(json.dumps(mine).encode(), device=device)]
-
-
-def sent_bytes() -> int:
-    """Return the bytes that this host's interface has sent, headers included; 0 if it is the loopback interface."""
-    name, counters = os.environ.get("GLOO_SOCKET_IFNAME", "lo"), Path("/proc/self/net/dev")
-    lines = counters.read_text().splitlines() if counters.exists() else []
-    fields = {line.partition(":")[0].strip(): line.partition(":")[2].split() for line in lines}
-    return int(fields[name][SENT]) if name in fields and name != "lo" else 0
-
-
-def values(rank: int, n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
-    """Return rank ``rank``'s contribution: ``n`` whole numbers whose reduction over ``p`` ranks is at most ``exact``.
-
-    They are those from element ``first`` on. ``op`` is the reduction.
-
-    >>> values(0, 4, "sum", p=4, exact=2**24).tolist() != values(1, 4, "sum", p=4, exact=2**24).tolist()
-    True
-    """
-    bits = _hashed(rank, first, n)
-    if op == "prod":
-        turn = (rank + np.arange(first, first + n)) % p
-        doubles = (bits >> np.uint64(1) & np.uint64(1) == 1) & (turn < DOUBLERS)
-        return np.where(bits & np.uint64(1), 1, -1) * np.where(doubles, 2, 1)
-    bound = min(MAX_VALUE, exact if op in ("max", "min") else exact // p)
-    return (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
-
-
-def reduced(n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
-    """Return the reduction of all ranks' values, computed without the code under test; for "avg" the sum.
-
-    It has ``n`` elements, from ``first`` on.
-    """
-    combine: dict[str, Callable[[Ints, Ints], Ints]] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
-    total = np.empty(n, dtype=np.int64)
-    for start in range(0, n, BLOCK):
-        block = total[start : start + BLOCK]
-        block[:] = values(0, len(block), op, p, exact, first + start)
-        for rank in range(1, p):
-            block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first + start))
-    return total
-
-
-def share(
-    collective: str,
-    n: int,
-    rank: int,
-    p: int,
-    root: int,
-    given: Callable[[int, int, int], T],
-    total: Callable[[int, int], T],
-    join: Callable[..., T],
-) -> tuple[T | None, T | None]:
-    """Return a rank's input and what it must have at the end, computed without any schedule; None if it has none.
-
-    The whole buffer has ``n`` elements, a multiple of ``p`` where it consists of parts. ``given(of, length, first)`` is
-    what rank ``of`` contributes from element ``first`` on, ``total(length, first)`` the reduction of what all ranks
-    contribute; all ranks call that alike. ``join`` concatenates.
-    """
-    part, at_root = n // p, rank == root
-    match collective:
-        case "all_reduce":
-            return given(rank, n, 0), total(n, 0)
-        case "reduce":
-            reduced = total(n, 0)
-            return given(rank, n, 0), reduced if at_root else None
-        case "broadcast":
-            return given(rank, n, 0), given(root, n, 0)
-        case "scatter":
-            return given(rank, n, 0) if at_root else None, given(root, part, rank * part)
-        case "gather":
-            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)]) if at_root else None
-        case "all_gather":
-            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)])
-        case "all_to_all":
-            return given(rank, n, 0), join([given(of, part, rank * part) for of in range(p)])
-        case _:  # reduce_scatter
-            return given(rank, n, 0), total(part, rank * part)
-
-
-def _hashed(rank: int, first: int, n: int) -> NDArray[np.uint64]:
-    """Return 64 well-mixed bits for every element (splitmix64: Steele, Lea and Flood 2014)."""
-    x = np.arange(first + 1, first + n + 1, dtype=np.uint64) + np.uint64((rank + 1) << 40)
-    x *= np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 class _Buffers(NamedTuple):
@@ -339,7 +189,7 @@ def _one_by_one(
         case.buffers.clear()
         for _ in range(wanted.warmups):
             case.act()
-        times[which] = torch.tensor(_back_to_back(case, wanted.repetitions), dtype=torch.float64)
+        times[which] = torch.tensor(back_to_back(case.act, case.backend, wanted.repetitions), dtype=torch.float64)
         _, wrong[which], did[which] = _once(wanted, case)
     on_round(wanted.warmups + wanted.repetitions)
     return did
@@ -365,7 +215,7 @@ def _once(wanted: Settings, case: _Case) -> tuple[float, int, Performed]:
     def act() -> None:
         did.append(case.act() or case.did)
 
-    seconds = CLOCKS[_clock(wanted.where, case.backend)](act, case.backend, wanted.collective)
+    seconds = CLOCKS[clock_of(wanted.where, case.backend)](act, case.backend, wanted.collective)
     if buffers.output is None or buffers.expected is None:
         return seconds, 0, did[-1]
     return seconds, int((buffers.output != buffers.expected).sum()), did[-1]
@@ -373,121 +223,7 @@ def _once(wanted: Settings, case: _Case) -> tuple[float, int, Performed]:
 
 def _timing(wanted: Settings, one: Backend) -> str:
     """Return how a back end's calls are timed, as a row says it."""
-    return "back_to_back" if wanted.back_to_back else _clock(wanted.where, one)
-
-
-def _clock(where: str, one: Backend) -> str:
-    """Return the clock that times a call: on emulated hosts the one that their ranks share, else a GPU's own."""
-    if where.startswith("cluster"):
-        return "agreed"
-    return "gpu" if one.device().type == "cuda" else "met"
-
-
-def _back_to_back(case: _Case, calls: int) -> list[float]:
-    """Return the seconds from the end of each call to the end of the next, on this rank or its GPU."""
-    _latest(0.0)
-    if case.backend.device().type == "cuda":
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]  # type: ignore[no-untyped-call]
-        events[0].record()
-        for event in events[1:]:
-            case.act()
-            event.record()
-        torch.cuda.synchronize()
-        seconds = [float(begin.elapsed_time(end)) * 1e-3 for begin, end in pairwise(events)]
-    else:
-        moments = [time.perf_counter()]
-        for _ in range(calls):
-            case.act()
-            moments.append(time.perf_counter())
-        seconds = [end - begin for begin, end in pairwise(moments)]
-    case.backend.flush()
-    _latest(0.0)
-    return seconds
-
-
-def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
-    """Return the seconds of a call from when all ranks have met by our own messages.
-
-    4 ranks on 2 cores leave a barrier of gloo's a millisecond apart. Ranks meet again after the call, because one that
-    went on would check its sum on a core that another needs to finish; only after `flush`, without which Open MPI's
-    last messages may wait until this rank calls MPI again.
-    """
-    _latest(0.0)
-    start = time.perf_counter()
-    act()
-    seconds = time.perf_counter() - start
-    one.flush()
-    _latest(0.0)
-    return seconds
-
-
-def _on_the_common_clock(act: Callable[[], None], one: Backend, _: str) -> float:
-    """Return the seconds of a call from a moment that all ranks have agreed on before it came.
-
-    For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart: after a ring
-    one hop. A GPU is idle when the moment comes, and has finished the call when the time ends.
-    """
-    _finish(one)
-    start = _latest(time.monotonic()) + 3 * _trip()
-    time.sleep(max(0.0, start - time.monotonic()))
-    act()
-    _finish(one)
-    seconds = time.monotonic() - start
-    one.flush()
-    time.sleep(_trip())  # a rank that is done leaves the processor to the others
-    return seconds
-
-
-def _finish(one: Backend) -> None:
-    """Wait until this rank's GPU is idle, if it has one."""
-    if one.device().type == "cuda":
-        torch.cuda.synchronize()
-
-
-@cache
-def _trip() -> float:
-    """Return the seconds in which all ranks learn the latest moment: the longest time of any rank in the last try."""
-    longest = 0.0
-    for _ in range(TRIES):
-        _latest(0.0)
-        began = time.monotonic()
-        _latest(0.0)
-        longest = _latest(time.monotonic() - began)
-    return longest
-
-
-def _latest(moment: float) -> float:
-    """Return the largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
-    number = torch.tensor([moment], dtype=torch.float64)
-    backend("p2p").perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
-    return number.item()
-
-
-def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend, collective: str) -> float:
-    """Return the seconds from when all ranks' GPUs are ready until this rank's GPU has finished the call.
-
-    Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has arrived, so the time
-    has no skew of the hosts, and most of a launch is hidden behind it. Ranks still begin up to a hop apart, because a
-    ring's or tree's last messages arrive one after the other: too far on emulated hosts.
-    """
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    met = torch.zeros(dist.get_world_size(), device=one.device())
-    torch.cuda.synchronize()
-    # Under NCCL_ALGO=PAT an all-reduce is an error, and under Tree an all-gather is.
-    if collective in ("all_gather", "reduce_scatter"):
-        dist.all_gather_into_tensor(met, met[:1].clone(), group=one.group())
-    else:
-        dist.all_reduce(met, group=one.group())
-    begin.record()
-    act()
-    end.record()
-    end.synchronize()
-    one.flush()
-    return float(begin.elapsed_time(end)) * 1e-3
-
-
-# What a row's "timing" says, where calls are not made back to back.
-CLOCKS = {"met": _on_the_clock, "agreed": _on_the_common_clock, "gpu": _on_the_gpu_s_clock}
+    return "back_to_back" if wanted.back_to_back else clock_of(wanted.where, one)
 
 
 def _row(

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.backends import backend
-from collectives.bench.measure import report_rows
+from collectives.bench.report import report_rows
 from collectives.bench.settings import Row
 from collectives.engine.call import Call
 from collectives_book.asynchronous.parameter_server import Server, Update

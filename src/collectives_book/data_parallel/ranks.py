@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch.nn.functional import cross_entropy
 
 from collectives.backends import backend
-from collectives.bench.measure import gathered, report_rows
+from collectives.bench.report import gathered, report_rows
 from collectives.bench.settings import Row
 from collectives.statistics import interval_us, microseconds
 from collectives_book.data_parallel.training import Replicas, State, Step, Training, alone, joined, step, train

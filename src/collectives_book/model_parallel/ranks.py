@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends import backend, named
-from collectives.bench.measure import gathered, report_rows, sent_bytes
+from collectives.bench.report import gathered, report_rows, sent_bytes
 from collectives.bench.settings import Row
 from collectives.schedule import cut
 from collectives.statistics import interval_us, median_interval, microseconds

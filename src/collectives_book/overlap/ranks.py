@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives.backends import Backend, backend
-from collectives.bench.measure import gathered, report_rows, sent_bytes
+from collectives.bench.report import gathered, report_rows, sent_bytes
 from collectives.bench.settings import Row
 from collectives.simulator.overlap import REDUCE, Activity, computing
 from collectives.statistics import interval_us, microseconds

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import distributed as dist
 
-from collectives.bench.measure import launched, report_rows, rows_of
+from collectives.bench.measure import rows_of
+from collectives.bench.report import launched, report_rows
 from collectives.bench.settings import Row, Settings
 
 
