@@ -27,10 +27,6 @@ EXPERIMENTS = {
 }
 
 
-class ExperimentError(ValueError):
-    """An experiment that cannot be run as asked, or that failed."""
-
-
 def load(name: str) -> type[Experiment]:
     """Return the class of a notebook's experiment; the others are not imported.
 

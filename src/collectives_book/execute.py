@@ -25,8 +25,8 @@ from collectives.digests import digest
 from collectives.emulator import ClusterError
 from collectives.errors import short, unknown
 from collectives.processes import descendants, kill_descendants
-from collectives_book import EXPERIMENTS, ExperimentError, load
-from collectives_book.experiment import Experiment
+from collectives_book import EXPERIMENTS, load
+from collectives_book.experiment import Experiment, ExperimentError
 
 # What a folder of results may be called.
 NAME = r"\w[\w.=,-]{0,99}"

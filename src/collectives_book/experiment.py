@@ -29,13 +29,16 @@ from collectives.launch.cluster import launch_on
 from collectives.launch.programs import need_launcher
 from collectives.machine import machine
 from collectives.units import MAX_BYTES, MAX_RANKS, MAX_REPETITIONS, duration
-from collectives_book import ExperimentError
 
 T = TypeVar("T")
 
 # Names that IPython itself puts beside a notebook's parameters, and the types that a parameter may have.
 IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 SIMPLE = (str, int, float, bool, list, dict, type(None))
+
+
+class ExperimentError(ValueError):
+    """An experiment that cannot be run as asked, or that failed."""
 
 
 def distinct(values: Sequence[Any]) -> Any:

@@ -9,8 +9,8 @@ import torch
 from torch import distributed as dist
 
 from collectives.engine import compiled_call
-from collectives.engine.call import Call
-from collectives.engine.compiled_call import BoundedCache, CompiledCall, Membership, ScheduleKey, call_key, compile_call
+from collectives.engine.call import Call, CompiledCall
+from collectives.engine.compiled_call import BoundedCache, Membership, ScheduleKey, call_key, compile_call
 from collectives.engine.tcp.state import flatten
 
 US = Membership(1, 4, "gloo", b"")

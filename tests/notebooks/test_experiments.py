@@ -16,8 +16,9 @@ import yaml
 from collectives.bench.results import read, write
 from collectives.bench.settings import group_by_launch
 from collectives.launch import programs
-from collectives_book import EXPERIMENTS, ExperimentError, execute, load
+from collectives_book import EXPERIMENTS, execute, load
 from collectives_book.execute import planned, run
+from collectives_book.experiment import ExperimentError
 from collectives_book.sweeps import AllReduceSweep, CollectivesSweep
 from command import finished, started
 from places import ROOT, comes_true

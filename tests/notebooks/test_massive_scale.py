@@ -9,8 +9,8 @@ import pytest
 from collectives.algorithms import candidates
 from collectives.machine import machine
 from collectives.simulator.scaling import Case, fastest, row, rows
-from collectives_book import ExperimentError
 from collectives_book import nccl_formulas as nccl
+from collectives_book.experiment import ExperimentError
 from collectives_book.massive_scale import figures, published
 from collectives_book.massive_scale.experiment import MassiveScale
 

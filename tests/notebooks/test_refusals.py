@@ -12,8 +12,9 @@ from test_straggler import GOOD as STRAGGLER
 from test_training_overlap import GOOD as OVERLAP
 from test_training_overlap import SCALED
 
-from collectives_book import ExperimentError, load
 from collectives_book import experiment as base
+from collectives_book import load
+from collectives_book.experiment import ExperimentError
 from places import ROOT
 
 GOOD = {

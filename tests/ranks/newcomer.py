@@ -16,8 +16,7 @@ import collectives
 from collectives.algorithms import executable
 from collectives.engine import group, kernels
 from collectives.engine.buffers import fill, hand_over
-from collectives.engine.call import Call
-from collectives.engine.compiled_call import CompiledCall
+from collectives.engine.call import Call, CompiledCall
 from collectives.engine.program import Average, Recv, Reduce, Send, Span, Wait
 from collectives.engine.reduce import COMBINE, divide, reduce
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,25 @@ def test_each_rule_can_be_broken(tmp_path: Path) -> None:
     for rule in BREAKS:
         assert re.search(rf"^{rule}.* BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "annexe" in done.stdout, "a new room needs a floor"
+
+
+def arrows(files: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """The modules that each module imports; imports for types alone count, too."""
+    found: dict[str, set[str]] = {name: set() for name in files}
+    for name, tree in files.items():
+        for full in imported(tree):
+            while full and full not in files:
+                full = full.rpartition(".")[0]
+            if full not in ("", name):
+                found[name].add(full)
+    return found
+
+
+def test_no_modules_import_each_other() -> None:
+    TopologicalSorter(arrows(modules())).prepare()
+    planted = modules() | {"collectives.schedule": ast.parse("def late():\n    import collectives.verify")}
+    with pytest.raises(CycleError):
+        TopologicalSorter(arrows(planted)).prepare()
 
 
 def test_no_name_of_a_folder_hides_a_module_of_it() -> None:

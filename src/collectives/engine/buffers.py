@@ -13,7 +13,7 @@ from collectives.engine.program import Plan
 from collectives.schedule import Ints
 
 if TYPE_CHECKING:
-    from collectives.engine.compiled_call import CompiledCall
+    from collectives.engine.call import CompiledCall
 
 
 Shared = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]

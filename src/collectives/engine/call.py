@@ -1,14 +1,16 @@
-"""A collective call on flat tensors, and a record of how it was performed."""
+"""A collective call on flat tensors, what one rank executes for it, and a record of how it was performed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
+    from collectives.engine.program import Plan
     from collectives.machine import Machine
+    from collectives.schedule import Ints
 
 
 class Performed(NamedTuple):
@@ -63,6 +65,25 @@ class Call(NamedTuple):
     def flat_output(self) -> torch.Tensor:
         """Return the output, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.output, f"{self.collective} needs an output on this rank")
+
+
+class CompiledCall(NamedTuple):
+    """One rank's part in calls of one key.
+
+    ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its host, or a plan of
+    messages between hosts. With a ``codec`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
+    source and target of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
+    """
+
+    plan: Plan
+    edges: Ints
+    n: int
+    signature: bytes
+    performed: Performed
+    stages: tuple[Any, ...] = ()
+    codec: str | None = None
+    is_shared: bool = False
+    waits_for_all: bool = False
 
 
 def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:

@@ -16,7 +16,7 @@ from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose_for_call, decode_machine, full_node
 from collectives.codecs import encoded_bytes, split
 from collectives.contracts import COMPACT
-from collectives.engine.call import Call, Performed
+from collectives.engine.call import Call, CompiledCall, Performed
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
 from collectives.engine.probe import choose_by_reads
@@ -109,25 +109,6 @@ def call_key(call: Call) -> CallKey:
 def kind_of(tensor: torch.Tensor | None) -> TensorKind | None:
     """Return the kind of a tensor, if there is one."""
     return tensor if tensor is None else TensorKind(tensor.dtype, tensor.numel(), tensor.device, tensor.is_contiguous())
-
-
-class CompiledCall(NamedTuple):
-    """One rank's part in calls of one key.
-
-    ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its host, or a plan of
-    messages between hosts. With a ``codec`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
-    source and target of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
-    """
-
-    plan: Plan
-    edges: Ints
-    n: int
-    signature: bytes
-    performed: Performed
-    stages: tuple[Any, ...] = ()
-    codec: str | None = None
-    is_shared: bool = False
-    waits_for_all: bool = False
 
 
 class Compiled(NamedTuple):

@@ -16,11 +16,10 @@ import torch
 from torch import distributed as dist
 
 from collectives.autotune import decode_machine, encode_machine
-from collectives.engine.call import Call, Performed
+from collectives.engine.call import Call, CompiledCall, Performed
 from collectives.engine.compiled_call import (
     DEVICES,
     BoundedCache,
-    CompiledCall,
     Membership,
     call_key,
     check,

@@ -23,8 +23,7 @@ from collectives.engine.reduce import divide, reduce
 from collectives.engine.work import DESTROYED
 
 if TYPE_CHECKING:
-    from collectives.engine.call import Call
-    from collectives.engine.compiled_call import CompiledCall
+    from collectives.engine.call import Call, CompiledCall
 
 
 class Nccl:

@@ -50,8 +50,7 @@ from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
 from collectives.schedule import Ints
 
 if TYPE_CHECKING:
-    from collectives.engine.call import Call
-    from collectives.engine.compiled_call import CompiledCall
+    from collectives.engine.call import Call, CompiledCall
 
 # What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
 # ranks do not fit.

@@ -13,8 +13,7 @@ from torch import distributed as dist
 from collectives.engine.system import FUTEX
 
 if TYPE_CHECKING:
-    from collectives.engine.call import Call
-    from collectives.engine.compiled_call import CompiledCall
+    from collectives.engine.call import Call, CompiledCall
 
 # The variable that keeps the ranks of a host on TCP, too.
 VARIABLE = "COLLECTIVES_TRANSPORT"

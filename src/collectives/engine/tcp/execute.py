@@ -42,8 +42,7 @@ from collectives.engine.tcp.state import (
 )
 
 if TYPE_CHECKING:
-    from collectives.engine.call import Call
-    from collectives.engine.compiled_call import CompiledCall
+    from collectives.engine.call import Call, CompiledCall
 
 # Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a handshake is pending.
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
