@@ -1,8 +1,8 @@
 """Files that are written whole or not at all."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 def check_new_or_file(path: str | Path) -> None:
@@ -18,12 +18,14 @@ def check_new_or_file(path: str | Path) -> None:
 
 
 def replace(path: Path, write_to: Callable[[Path], object]) -> None:
-    """Write a file next to ``path`` by a function, and move it there when it is whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file of this name in a new folder beside ``path`` by a function, and move it there when it is whole.
+
+    Raises OSError, which names ``path``, where it cannot be written; what was there is then unchanged.
+    """
     try:
-        write_to(partial)
-        partial.replace(path)
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            partial = Path(folder) / path.name
+            write_to(partial)
+            partial.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
-    finally:
-        partial.unlink(missing_ok=True)

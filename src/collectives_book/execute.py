@@ -194,11 +194,14 @@ def _execute(run: Run) -> None:
     import papermill
     from traitlets.config import Config
 
-    executed = run.executed
+    executed, failed = run.executed, run.executed.with_suffix(".failed.ipynb")
     executed.parent.mkdir(parents=True, exist_ok=True)
-    partial, failed = executed.with_name(f".{executed.name}"), executed.with_suffix(".failed.ipynb")
-    try:
-        with _connection_file() as connection_file:
+    with (
+        _connection_file() as connection_file,
+        tempfile.TemporaryDirectory(dir=executed.parent, prefix=f".{executed.name}.") as folder,
+    ):
+        partial = Path(folder) / executed.name
+        try:
             papermill.execute_notebook(
                 str(run.notebook),
                 str(partial),
@@ -216,17 +219,15 @@ def _execute(run: Run) -> None:
                     }
                 ),
             )
-        partial.replace(executed)
-    except papermill.PapermillExecutionError as error:
-        partial.replace(failed)
-        what = " ".join(f"{error.ename}: {error.evalue}".split())
-        raise ExperimentError(f"{run.notebook} failed: {what}; see {failed}") from None
-    except OSError:
-        raise
-    except Exception as error:  # a kernel that does not start, or dies, fails in many ways
-        raise ExperimentError(f"{run.notebook} could not be executed: {_line(error)}") from None
-    finally:
-        partial.unlink(missing_ok=True)  # half a notebook is useless
+            partial.replace(executed)
+        except papermill.PapermillExecutionError as error:
+            partial.replace(failed)
+            what = " ".join(f"{error.ename}: {error.evalue}".split())
+            raise ExperimentError(f"{run.notebook} failed: {what}; see {failed}") from None
+        except OSError:
+            raise
+        except Exception as error:  # a kernel that does not start, or dies, fails in many ways
+            raise ExperimentError(f"{run.notebook} could not be executed: {_line(error)}") from None
     failed.unlink(missing_ok=True)
 
 

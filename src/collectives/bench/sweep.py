@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from collectives.bench import DTYPES, Row, Settings, bench, check_here
+from collectives.bench.lock import locked
 from collectives.bench.results import fingerprint, read, record, write
 from collectives.bench.settings import group_by_launch
 from collectives.bench.table import progress
@@ -92,31 +93,40 @@ def measure_missing(
     rows of a case are one event, ``{"rows": [...]}``, of the first case that is left unless it has another ``"case"``.
     They are on disk, and the line of each is printed, before ``keep`` returns. An error of ``measure`` passes through,
     and the next call goes on there; rows with an ``error`` are measured again by the next call. A case is a JSON value.
-    ``depends_on`` is what the rows depend on beside this package, if it is more than the settings. Raises
-    FileExistsError for `other_rows`.
+    ``depends_on`` is what the rows depend on beside this package, if it is more than the settings. Another process that
+    measures the same into ``stem`` is waited for. Raises FileExistsError for `other_rows`, and for a process that
+    measures something else there.
     """
     depends_on = settings if depends_on is None else depends_on
+    if _is_done(stem, depends_on):
+        return
+    with locked(stem, mark := fingerprint(depends_on)):
+        if _is_done(stem, depends_on):  # by a process that was waited for
+            return
+        path = path or _path(stem, depends_on)
+        events = _begun(path)
+        if done := len(cases) - len(_left(cases, events)):
+            print(f"{done} of {len(cases)} cases were measured before", file=sys.stderr, flush=True)
+        _measure_all(path, events, cases, measure, line)
+        of_case = {_key(event["case"]): event["rows"] for event in events if "rows" in event}
+        rows = [row for case in cases for row in of_case[_key(case)]]
+        environment = _environment(events) or [record()]
+        write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": mark})
+        if not any(row.get("error") for row in rows):
+            path.unlink()
+
+
+def _is_done(stem: str | Path, depends_on: Any) -> bool:
     if others := other_rows(stem, depends_on):
         raise FileExistsError(f"{others}; name another output")
-    if is_measured(stem, depends_on):
-        return
-    path = path or _path(stem, depends_on)
-    events = _begun(path)
-    if done := len(cases) - len(_left(cases, events)):
-        print(f"{done} of {len(cases)} cases were measured before", file=sys.stderr, flush=True)
-    _measure_all(path, events, cases, measure, line)
-    of_case = {_key(event["case"]): event["rows"] for event in events if "rows" in event}
-    rows = [row for case in cases for row in of_case[_key(case)]]
-    environment, mark = _environment(events) or [record()], fingerprint(depends_on)
-    write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": mark})
-    if not any(row.get("error") for row in rows):
-        path.unlink()
+    return is_measured(stem, depends_on)
 
 
 def _measure_all(
     path: Path, events: list[Row], cases: Sequence[T], measure: Measure[T], line: Callable[[Row], str]
 ) -> None:
     """Measure until no case is left, and add to the events and to their file."""
+
     with path.open("a", encoding="utf8") as file:
 
         def keep(event: Row) -> None:
@@ -147,7 +157,6 @@ def _left(cases: Sequence[T], events: Sequence[Row]) -> list[T]:
 
 def _begun(path: Path) -> list[Row]:
     """Return the events of earlier calls, without those that failed, and remove all else from the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     data = path.read_bytes() if path.exists() else b""
     events = [event for event in _read(path, data) if not any(row.get("error") for row in event.get("rows", []))]
     if (sound := _lines(events).encode()) != data:
