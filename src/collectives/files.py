@@ -1,6 +1,8 @@
 """Files that are written whole or not at all."""
 
+import os
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,3 +31,22 @@ def replace(path: Path, write_to: Callable[[Path], object]) -> None:
             partial.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to the end of a file, which may be new.
+
+    Raises OSError, which names ``path``, where it cannot be written; the file is then as it was.
+    """
+    before = path.stat().st_size if path.exists() else None
+    left = memoryview(data)
+    try:
+        with FileIO(path, "a") as file:
+            while left:
+                left = left[file.write(left) :]
+    except OSError as error:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            os.truncate(path, before)
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -7,6 +7,7 @@ overwritten.
 """
 
 import ast
+import errno
 import os
 import re
 import shutil
@@ -25,11 +26,15 @@ from collectives.digests import digest
 from collectives.emulator import ClusterError
 from collectives.errors import short, unknown
 from collectives.processes import descendants, kill_descendants
+from collectives.units import format_bytes
 from collectives_book import EXPERIMENTS, load
 from collectives_book.experiment import Experiment, ExperimentError
 
 # What a folder of results may be called.
 NAME = r"\w[\w.=,-]{0,99}"
+# The errors of a disk, or of a user's part of it, that is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LEAST_FREE = 16 << 20  # bytes: an executed notebook, its rows and both again while they are written
 
 
 class Run(NamedTuple):
@@ -70,7 +75,9 @@ def run(
                 print(f"{each.notebook.stem}: ready; its results go to {each.executed.parent}", file=sys.stderr)
         return 0 if check else _run(runs, replace=replace)
     except OSError as error:
-        raise ExperimentError(f"{error.filename}: {error.strerror}" if error.filename else _line(error)) from None
+        told = f"{error.filename}: {error.strerror}" if error.filename else _line(error)
+        kept = "; what was measured is kept, and the same command goes on there" * (error.errno in FULL)
+        raise ExperimentError(told + kept) from None
 
 
 def _check(run: Run, *, replace: bool, queued: bool) -> None:
@@ -81,6 +88,10 @@ def _check(run: Run, *, replace: bool, queued: bool) -> None:
     there = next(each for each in run.executed.parents if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ExperimentError(f"--output: got {there}, expected a folder that can be written")
+    disk = shutil.disk_usage(there)
+    if disk.free < LEAST_FREE < disk.total:  # some file systems say that they have no bytes at all
+        left, least = format_bytes(disk.free), format_bytes(LEAST_FREE)
+        raise ExperimentError(f"--output: got {there} on a disk with {left} left, expected {least} or more")
     try:
         if not replace and (others := run.experiment.others(run.stem)):
             raise ExperimentError(f"{others}; name another folder with --output, or overwrite it with --replace")
@@ -224,8 +235,8 @@ def _execute(run: Run) -> None:
             partial.replace(failed)
             what = " ".join(f"{error.ename}: {error.evalue}".split())
             raise ExperimentError(f"{run.notebook} failed: {what}; see {failed}") from None
-        except OSError:
-            raise
+        except OSError as error:  # a full disk names no file
+            raise OSError(error.errno, error.strerror, error.filename or str(executed)) from None
         except Exception as error:  # a kernel that does not start, or dies, fails in many ways
             raise ExperimentError(f"{run.notebook} could not be executed: {_line(error)}") from None
     failed.unlink(missing_ok=True)

@@ -1,11 +1,13 @@
 """Experiments: parameters are checked before anything is launched, and nothing is measured twice or half written."""
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -350,6 +352,10 @@ def test_a_failing_notebook_keeps_its_output_and_no_result(folder: Path) -> None
             RuntimeError("Kernel died before\nreplying"),
             "could not be executed: RuntimeError: Kernel died before replying",
         ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            r"tiny/all-reduce-sweep.ipynb: No space left on device; what was measured is kept",
+        ),
     ],
 )
 def test_a_kernel_that_ends_leaves_nothing(
@@ -367,9 +373,14 @@ def test_a_kernel_that_ends_leaves_nothing(
     assert list((folder / "results" / "tiny").iterdir()) == []
 
 
-def test_what_is_in_the_way_is_named(folder: Path) -> None:
+def test_what_is_in_the_way_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "results").write_text("in the way")
     assert_refused("--output: got .*results, expected a folder that can be written", folder)
+    (folder / "results").unlink()
+    little = SimpleNamespace(total=1 << 30, free=1 << 20)
+    monkeypatch.setattr(execute.shutil, "disk_usage", lambda _: little)
+    assert_refused("--output: got .* on a disk with 1 MiB left, expected 16 MiB or more", folder)
+    monkeypatch.undo()
     damaged = folder / "damaged"
     damaged.mkdir()
     (damaged / "all-reduce-sweep.parquet").write_text("no parquet")

@@ -16,7 +16,7 @@ from collectives.bench.lock import locked
 from collectives.bench.results import fingerprint, read, record, write
 from collectives.bench.settings import group_by_launch
 from collectives.bench.table import progress
-from collectives.files import replace
+from collectives.files import append, replace
 from collectives.launch import RankError
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def measure_missing(
     and the next call goes on there; rows with an ``error`` are measured again by the next call. A case is a JSON value.
     ``depends_on`` is what the rows depend on beside this package, if it is more than the settings. Another process that
     measures the same into ``stem`` is waited for. Raises FileExistsError for `other_rows`, and for a process that
-    measures something else there.
+    measures something else there; OSError, which names the file, for a full disk: the rows that exist are kept.
     """
     depends_on = settings if depends_on is None else depends_on
     if _is_done(stem, depends_on):
@@ -127,23 +127,20 @@ def _measure_all(
 ) -> None:
     """Measure until no case is left, and add to the events and to their file."""
 
-    with path.open("a", encoding="utf8") as file:
+    def keep(event: Row) -> None:
+        if "rows" in event:
+            event = {"case": _left(cases, events)[0], **event}
+        elif "environment" not in event:
+            return
+        append(path, _lines([event]).encode())
+        events.append(event)
+        for text in filter(None, map(line, event.get("rows", []))):
+            print(text, file=sys.stderr, flush=True)
 
-        def keep(event: Row) -> None:
-            if "rows" in event:
-                event = {"case": _left(cases, events)[0], **event}
-            elif "environment" not in event:
-                return
-            events.append(event)
-            file.write(_lines([event]))
-            file.flush()
-            for text in filter(None, map(line, event.get("rows", []))):
-                print(text, file=sys.stderr, flush=True)
-
-        while left := _left(cases, events):
-            measure(left, keep)
-            if _left(cases, events) == left:
-                raise RuntimeError(f"measuring {left[0]}: got no rows, expected one or more")
+    while left := _left(cases, events):
+        measure(left, keep)
+        if _left(cases, events) == left:
+            raise RuntimeError(f"measuring {left[0]}: got no rows, expected one or more")
 
 
 def _key(case: Any) -> str:

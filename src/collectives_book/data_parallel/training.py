@@ -219,8 +219,9 @@ def write(path: str | Path, content: dict[str, Any]) -> None:
     """Write tensors and plain values to ``path``, over what was there; a reader sees the old file or the new one."""
 
     def put(partial: Path) -> None:
+        torch.save(content, whole := io.BytesIO())  # to a file on a full disk it raises what says nothing
         with partial.open("wb") as file:
-            torch.save(content, file)
+            file.write(whole.getbuffer())
             file.flush()
             os.fsync(file.fileno())  # the bytes are on the disk before the name is
 
