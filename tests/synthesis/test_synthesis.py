@@ -1,5 +1,6 @@
 """Synthesis: SCCL's verdicts for DGX-1, small topologies against the plain formula, and planted faults."""
 
+import builtins
 import threading
 import time
 from itertools import product
@@ -14,6 +15,7 @@ from collectives.synthesis import few_steps
 from collectives.synthesis.few_steps import (
     Deadline,
     Question,
+    TimeUpError,
     check,
     chunks_of,
     diameter,
@@ -70,7 +72,7 @@ def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
     """Return the answer by the chunks alone: no bound and no counts before, and every split."""
     of = Question(links, steps, rounds, chunks)
     deadline = Deadline(time.monotonic() + PATIENCE, threading.Event())
-    answers = {check(chunks_of(of, split)[0], deadline) for split in splits(rounds, steps)}
+    answers = {check(chunks_of(of, split, deadline)[0], deadline) for split in splits(rounds, steps)}
     assert answers <= {"sat", "unsat"}
     return "sat" in answers
 
@@ -89,7 +91,7 @@ def test_bounds_and_counts_refute_nothing_that_has_a_schedule(name: str) -> None
 def test_splits_are_all_of_them() -> None:
     for rounds, steps in product(range(1, 9), range(1, 5)):
         wanted = {each for each in product(range(1, rounds + 1), repeat=steps) if sum(each) == rounds}
-        assert sorted(splits(rounds, steps)) == sorted(wanted)
+        assert list(splits(rounds, steps)) == sorted(wanted, key=lambda each: (max(each), each))
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_reduce"])
@@ -129,6 +131,55 @@ def test_the_limit_ends_the_solver() -> None:
     assert answer.why == "the solver has not ended"
 
 
+class Clock:
+    """A clock that each look puts on by one."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda of, deadline: few_steps.counts(of, deadline),
+        lambda of, deadline: few_steps.counts(of, deadline, (1, 2, 1)),
+        lambda of, deadline: few_steps.chunks_of(of, (1, 2, 1), deadline)[0],
+    ],
+    ids=["counts", "counts of a split", "chunks"],
+)
+def test_the_limit_ends_the_writing_of_a_formula_at_any_statement(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many steps the formula alone takes longer than the limit."""
+    monkeypatch.setattr(few_steps.time, "monotonic", clock := Clock())
+    asked = Question(ring(6), 3, 4, 2)
+    statements = len(write(asked, Deadline(1e9, threading.Event())).assertions())
+    looks = clock.now
+    assert statements - 1 - 3 <= looks  # the first statement and those on the rounds of each step are written at once
+    for at in range(1, looks, 7):
+        clock.now = 0
+        with pytest.raises(TimeUpError):
+            write(asked, Deadline(at, threading.Event()))
+        assert clock.now == at
+
+
+def test_the_limit_begins_before_the_solver_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(deadline: Deadline) -> float:
+        return deadline.at
+
+    began = time.monotonic()
+    real, slow = builtins.__import__, []
+
+    def imported(name: str, *rest: Any) -> Any:
+        slow.append(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", imported)
+    monkeypatch.setattr(few_steps.time, "monotonic", lambda: began + 100 * ("z3" in slow))
+    assert few_steps.apart(asked, 60) == began + 60
+
+
 def test_a_lost_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     faulty(monkeypatch, lambda rows: rows[1:])
     with pytest.raises(ScheduleError, match=r"rank . holds chunk . of rank . 0 times"):
@@ -138,7 +189,7 @@ def test_a_lost_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rounds_that_a_solver_overlooks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option pb.solver=sorting of z3 did so."""
     real = few_steps.chunks_of
-    monkeypatch.setattr(few_steps, "chunks_of", lambda of, split, seed: real(of, [each + 9 for each in split], seed))
+    monkeypatch.setattr(few_steps, "chunks_of", lambda of, split, *rest: real(of, [each + 9 for each in split], *rest))
     with pytest.raises(ScheduleError, match=r"rounds of the schedule: got [4-9], expected 3"):
         synthesize(DGX1, "all_gather", 2, 3, 2)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count, permutations
@@ -207,7 +207,7 @@ def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedul
     """Return the verdict, why, and the schedule."""
     if why := _bounded(of):
         return "unsatisfiable", why, None
-    if check(counts(of), deadline.share(COUNTS_SHARE)) == "unsat":
+    if _lacks_counts(of, deadline):
         return "unsatisfiable", "no counts of chunks fit the links, not even fractions", None
     left: Iterator[tuple[int, ...]] = splits(of.rounds, of.steps)
     for seed in count():
@@ -227,11 +227,23 @@ def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedul
 
 def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: Deadline) -> tuple[str, Schedule | None]:
     """Return the solver's answer for these rounds of each step, and the schedule."""
-    if check(counts(of, split), deadline.share(COUNTS_SHARE)) == "unsat":
+    if _lacks_counts(of, deadline, split):
         return "unsat", None
-    solver, sends = chunks_of(of, split, seed)
+    try:
+        solver, sends = chunks_of(of, split, deadline, seed)
+    except TimeUpError:
+        return "unknown", None
     verdict = check(solver, deadline)
     return verdict, schedule_of(of, solver.model(), sends) if verdict == "sat" else None
+
+
+def _lacks_counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None) -> bool:
+    """Return True if no counts of chunks fit the links; False if some do, or a share of the time does not tell."""
+    deadline = deadline.share(COUNTS_SHARE)
+    try:
+        return check(counts(of, deadline, split), deadline) == "unsat"
+    except TimeUpError:
+        return False
 
 
 def _bounded(of: Question) -> str:
@@ -255,16 +267,19 @@ def splits(rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
     [(1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 3), (1, 3, 1), (3, 1, 1)]
     """
     for most in range(-(-rounds // steps), rounds - steps + 2):
-        yield from (each for each in _up_to(most, rounds, steps) if max(each) == most)
+        yield from _up_to(most, rounds, steps, lacks_most=True)
 
 
-def _up_to(most: int, rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way in which no step has more than ``most`` rounds."""
+def _up_to(most: int, rounds: int, steps: int, *, lacks_most: bool) -> Iterator[tuple[int, ...]]:
+    """Yield every way in which no step has more than ``most`` rounds, and if none before has, one has as many."""
+    if lacks_most and rounds - steps < most - 1:
+        return
     if steps == 0:
         yield ()
         return
     for first in range(max(1, rounds - most * (steps - 1)), min(most, rounds - steps + 1) + 1):
-        yield from ((first, *rest) for rest in _up_to(most, rounds - first, steps - 1))
+        rest = _up_to(most, rounds - first, steps - 1, lacks_most=lacks_most and first < most)
+        yield from ((first, *others) for others in rest)
 
 
 def moves(of: Question) -> list[Move]:
@@ -279,10 +294,10 @@ def moves(of: Question) -> list[Move]:
     ]
 
 
-def counts(of: Question, split: Sequence[int] | None = None) -> Any:
+def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None) -> Any:
     """Return a solver that is asked how many chunks of each source each link carries in each step, as real numbers.
 
-    Without a split, the rounds of each step are asked, too.
+    Without a split, the rounds of each step are asked, too. Raises TimeUpError if time is up before all is written.
     """
     import z3
 
@@ -290,27 +305,27 @@ def counts(of: Question, split: Sequence[int] | None = None) -> Any:
     lasts = z3.Ints([f"rounds {t}" for t in range(of.steps)]) if split is None else split
     solver.add(z3.Sum(lasts) == of.rounds, *(each >= 1 for each in lasts))
     into, through, carried = defaultdict(list), defaultdict(list), defaultdict(list)
-    for source, a, b, t in moves(of):
+    for source, a, b, t in deadline.limit(moves(of)):
         number = z3.Real(f"{source} {a} {b} {t}")
         solver.add(number >= 0)
         into[source, b].append((t, number))
         through[source, a, b].append((t, number))
         carried[a, b, t].append(number)
-    for source, rank in permutations(range(len(of.links)), 2):
+    for source, rank in deadline.limit(permutations(range(len(of.links)), 2)):
         solver.add(z3.Sum([number for _, number in into[source, rank]]) == of.chunks)
     for (source, a, _), sent in through.items():
-        for last in (t for t, _ in sent if a != source):  # a rank sends what it has received before
+        for last in deadline.limit(t for t, _ in sent if a != source):  # a rank sends what it has received before
             had = [number for t, number in into[source, a] if t < last]
             solver.add(z3.Sum([number for t, number in sent if t <= last]) <= z3.Sum(had))
-    for (a, b, t), numbers in carried.items():
+    for (a, b, t), numbers in deadline.limit(carried.items()):
         solver.add(z3.Sum(numbers) <= int(of.links[a, b]) * lasts[t])
     return solver
 
 
-def chunks_of(of: Question, split: Sequence[int], seed: int = 0) -> tuple[Any, dict[Move, Any]]:
+def chunks_of(of: Question, split: Sequence[int], deadline: Deadline, seed: int = 0) -> tuple[Any, dict[Move, Any]]:
     """Return a solver that is asked which chunks each link carries in each step, and its Booleans.
 
-    Its time has a heavy tail, so a caller asks again with another seed.
+    Its time has a heavy tail, so a caller asks again with another seed. Raises TimeUpError as `counts` does.
     """
     import z3
 
@@ -319,28 +334,28 @@ def chunks_of(of: Question, split: Sequence[int], seed: int = 0) -> tuple[Any, d
     solver.set("branching.heuristic", "chb")  # faster than the default, VSIDS, in most runs
     sends = {
         (source * of.chunks + i, a, b, t): z3.Bool(f"{source} {i} {a} {b} {t}")
-        for source, a, b, t in moves(of)
+        for source, a, b, t in deadline.limit(moves(of))
         for i in range(of.chunks)
     }
     into, carried = defaultdict(list), defaultdict(list)
     for (chunk, a, b, t), send in sends.items():
         into[chunk, b].append((t, send))
         carried[a, b, t].append(send)
-    for (chunk, a, _, t), send in sends.items():
+    for (chunk, a, _, t), send in deadline.limit(sends.items()):
         if a != chunk // of.chunks:
             solver.add(z3.Implies(send, z3.Or([earlier for u, earlier in into[chunk, a] if u < t])))
     for source, rank in permutations(range(len(of.links)), 2):
-        for chunk in range(source * of.chunks, (source + 1) * of.chunks):
+        for chunk in deadline.limit(range(source * of.chunks, (source + 1) * of.chunks)):
             received = [send for _, send in into[chunk, rank]]
             solver.add(z3.PbEq([(send, 1) for send in received], 1) if received else z3.BoolVal(False))
-    for (a, b, t), each in carried.items():
+    for (a, b, t), each in deadline.limit(carried.items()):
         if len(each) > (most := int(of.links[a, b]) * split[t]):
             solver.add(z3.AtMost(*each, most))
-    _order(of, solver, sends)
+    _order(of, solver, sends, deadline)
     return solver, sends
 
 
-def _order(of: Question, solver: Any, sends: dict[Move, Any]) -> None:
+def _order(of: Question, solver: Any, sends: dict[Move, Any], deadline: Deadline) -> None:
     """Put the chunks of a source, which are equal, in order of the links that they leave by in step 0."""
     import z3
 
@@ -348,12 +363,16 @@ def _order(of: Question, solver: Any, sends: dict[Move, Any]) -> None:
     for (chunk, *_, t), send in sends.items():
         if t == 0:
             leaves[chunk].append(send)
-    for chunk in leaves:
+    for chunk in deadline.limit(leaves):
         if (chunk + 1) % of.chunks:
             ordered: Any = z3.BoolVal(True)
             for one, other in reversed([*zip(leaves[chunk], leaves[chunk + 1], strict=True)]):
                 ordered = z3.Or(z3.And(one, z3.Not(other)), z3.And(one == other, ordered))
             solver.add(ordered)
+
+
+class TimeUpError(RuntimeError):
+    """A formula is not whole, because time was up while it was written."""
 
 
 class Deadline(NamedTuple):
@@ -374,6 +393,13 @@ class Deadline(NamedTuple):
         """Return a deadline after this part of the time that is left."""
         return self.within(part * self.left())
 
+    def limit(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items. Raises TimeUpError if time is up before one of them."""
+        for item in items:
+            if not self.left():
+                raise TimeUpError
+            yield item
+
 
 def check(solver: Any, deadline: Deadline) -> str:
     """Return the solver's answer: sat, unsat, or unknown if time is up."""
@@ -389,9 +415,9 @@ def apart(work: Callable[[Deadline], T], seconds: float) -> T:
 
     In the main thread Ctrl-C could come while z3 destroys a formula, where Python drops the exception.
     """
-    import z3
-
     deadline = Deadline(time.monotonic() + seconds, threading.Event())
+    import z3  # takes most of a second, which is a part of the time
+
     outcome: Future[T] = Future()
 
     def run() -> None:
