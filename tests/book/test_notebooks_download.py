@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 import yaml
+from IPython.core.interactiveshell import InteractiveShell
 from myst_nb.core.read import read_myst_markdown_notebook
 from test_site import SITE, needs_site
 
@@ -55,9 +56,10 @@ def prepared(page: str, address: str = "") -> Any:
     ],
 )
 def test_the_first_cell_sets_up_and_all_others_are_there(page: str, root: str, extras: str) -> None:
-    first, *others = prepared(page).cells
+    address = "https://example.org/book"
+    first, *others = prepared(page, address).cells
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    fetch = f"git fetch -q --depth 1 REPOSITORY {head.strip()} && git checkout -q FETCH_HEAD"
+    fetch = f"git fetch -q --depth 1 {address} {head.strip()} && git checkout -q FETCH_HEAD"
     assert first.source.splitlines()[:3] == [
         f"!git init -q collectives && cd collectives && {fetch}",
         f"%cd -q collectives/{page.rpartition('/')[0]}",
@@ -65,13 +67,31 @@ def test_the_first_cell_sets_up_and_all_others_are_there(page: str, root: str, e
     ]
     asks = page == "chapters/all-reduce-sweep"
     assert ("!collectives run ../experiments/all-reduce-sweep.ipynb" in first.source) == asks
-    text = nbformat.writes(prepared(page, "https://example.org/book"))
-    assert text.count("https://example.org/book") == 1
-    assert "REPOSITORY" not in text
+    text = nbformat.writes(prepared(page, address))
+    assert text.count(address) == 1
     assert "myst_nb" not in text
     before = written(page).cells
     assert [cell.cell_type for cell in others] == [cell.cell_type for cell in before]
     assert [cell.source.count("\n") for cell in others] == [cell.source.count("\n") for cell in before]
+
+
+def test_without_an_address_the_first_cell_asks_for_it_and_installs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = prepared("chapters/preface").cells[0].source
+    assert "REPOSITORY" not in source
+    shell = InteractiveShell()
+    ran: list[str] = []
+    monkeypatch.setattr(shell, "system", lambda command: ran.append(shell.var_expand(command, depth=1)))
+    monkeypatch.setattr(shell, "run_line_magic", lambda *words, **_: ran.append(" ".join(words)))
+    done = shell.run_cell(source)
+    assert (str(done.error_in_exec)[:18], ran) == ("ADDRESS: got none,", [])
+    capfd.readouterr()
+    given = source.replace('ADDRESS = ""', 'ADDRESS = "/a/copy"')
+    assert shell.run_cell(given).success
+    fetch, folder, install = ran
+    assert fetch.startswith("git init -q collectives && cd collectives && git fetch -q --depth 1 /a/copy ")
+    assert (folder, install) == ("cd -q collectives/chapters", 'pip install -q -e "..[pages]"')
 
 
 @pytest.mark.parametrize(
@@ -107,8 +127,9 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", ["ring-all-reduce", "cost-model", "two-tree-all-reduce"])
 def test_a_downloaded_notebook_runs_in_an_empty_environment(page: str, jupyter: Path, tmp_path: Path) -> None:
     text = (SITE / "_sources" / "chapters" / f"{page}.ipynb").read_text(encoding="utf8")
-    here, replaced = re.subn(r"(git fetch -q --depth 1) \S+", rf"\1 {ROOT.as_uri()}", text)
-    assert replaced == 1
+    asked, replaced = re.subn(r'(ADDRESS = \\")', rf"\1{ROOT.as_uri()}", text)  # of a site without an address
+    here, known = re.subn(r"(git fetch -q --depth 1) [^\s{]+", rf"\1 {ROOT.as_uri()}", asked)
+    assert replaced + known == 1
     (tmp_path / "page.ipynb").write_text(here, encoding="utf8")
     environment = HERE | {"PATH": f"{jupyter}:{HERE['PATH']}"}
     command = [jupyter / "python", "-c", RUN, "page.ipynb"]

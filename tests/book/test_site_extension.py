@@ -34,17 +34,22 @@ def test_one_line_turns_on_links_to_the_repository_and_is_in_every_page_s_comman
 ) -> None:
     from book_site import head, repository
 
+    told: list[str] = []
+    logger = SimpleNamespace(info=lambda text, *names, **_: told.append(text % names))
+    monkeypatch.setattr(repository.logging, "getLogger", lambda _: logger)
     given = {"repository-code": address, "url": "https://example.org"} if address else {}
     monkeypatch.setattr(repository, "citation", lambda: given)
     config = SimpleNamespace(html_theme_options={}, html_baseurl="")
     repository.configure(None, config)
     assert {config.html_theme_options[each] for each in repository.BUTTONS} == {bool(address)}
     assert bool(config.html_baseurl) == bool(address)
+    assert [each.startswith("no repository-code in CITATION.cff") for each in told] == [True] * (not address)
     for page in (ROOT / "chapters").glob("*.md"):
         source = [page.read_text(encoding="utf8")]
         repository.name(SimpleNamespace(config=config), "chapters/x", source)
+        assert "REPOSITORY" not in source[0]
         commands = re.findall("^git clone .*", source[0], re.M)
-        assert not [line for line in commands if (address or "REPOSITORY") not in line]
+        assert not [line for line in commands if not address or address not in line]
     image = head.links("https://example.org/book", "chapters/x.html")["og:image"]
     assert (ROOT / "chapters" / image.removeprefix("https://example.org/book/")).exists()
 

@@ -8,8 +8,12 @@ from typing import Any
 
 from nbformat.v4 import new_code_cell
 
-from book_site.repository import UNKNOWN
-
+# Without an address a reader fills in what IPython puts into the command below it.
+ASK = """\
+ADDRESS = ""  # fill in: the address of this book's repository, or the absolute path of a copy of it
+if not ADDRESS:
+    raise ValueError("ADDRESS: got none, expected that of this book's repository (fill it in, in the first line)")
+"""
 # Editable, because pages read recorded results beside the library. A running kernel sees that only in `sys.path`.
 SETUP = """\
 !git init -q collectives && cd collectives && git fetch -q --depth 1 {address} {commit} && git checkout -q FETCH_HEAD
@@ -45,9 +49,9 @@ def setup(notebook: Any, page: str, address: str) -> str:
     folder = page.rpartition("/")[0]
     root = "/".join(".." for _ in folder.split("/"))
     extras = ",".join(["pages", *(name for name, mark in EXTRAS.items() if re.search(mark, code))])
-    first = SETUP.format(address=address or UNKNOWN, commit=commit(), folder=folder, root=root, extras=extras)
+    first = SETUP.format(address=address or "{ADDRESS}", commit=commit(), folder=folder, root=root, extras=extras)
     made = [f"!collectives run {root}/experiments/{name}.ipynb  # minutes" for name in QUICK.findall(code)]
-    return "\n".join([first, *made])
+    return "\n".join([("" if address else ASK) + first, *made])
 
 
 @cache
