@@ -338,7 +338,7 @@ def test_nothing_is_left_of_mpirun_when_its_launcher_is_killed(
         assert "child" in launcher.stdout.readline().decode()
         marked = having("MARK", str(tmp_path))
         assert len(marked) > 8  # on each host its first process, a daemon, a rank and its child
-        ours = {os.readlink(f"/proc/{pid}/ns/net") for pid in marked} - {os.readlink("/proc/self/ns/net")}  # noqa: PTH115
+        ours = {Path(f"/proc/{pid}/ns/net").readlink() for pid in marked} - {Path("/proc/self/ns/net").readlink()}
         assert len(ours) == 2
         launcher.kill()
         assert all(is_gone(pid) for pid in marked)
@@ -367,7 +367,7 @@ def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals
         assert launcher.stdout is not None
         pids = [int(pid) for pid in launcher.stdout.readline().split()]
         assert len(pids) == 6
-        ours = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids[:3]}  # noqa: PTH115
+        ours = {str(Path(f"/proc/{pid}/ns/net").readlink()) for pid in pids[:3]}
         assert len(ours) == 3
         assert ours <= networks()
         launcher.send_signal(how)

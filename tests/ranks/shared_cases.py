@@ -189,7 +189,8 @@ def left() -> tuple[int, int, list[str]]:
     opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     maps = Path("/proc/self/maps").read_text().count("memfd:collectives")
     names = [each.split()[-1] for each in Path("/proc/net/unix").read_text().splitlines() if "@collectives" in each]
-    return sum("memfd:collectives" in each for each in opened), maps, [*sorted(os.listdir("/dev/shm")), *names]  # noqa: PTH208
+    segments = sorted(path.name for path in Path("/dev/shm").iterdir())
+    return sum("memfd:collectives" in each for each in opened), maps, [*segments, *names]
 
 
 CASES = {"fails": fails, "forked": forked, "late": late, "leaves": leaves, "refused": refused}

@@ -85,7 +85,8 @@ class Cluster:
         pid = self.pids[host]
         user = ["--user", "--preserve-credentials"] if _foreign_user(pid) else []
         namespaces = [f"--{OPTIONS.get(name, name)}" for name in self.namespaces[1:]]
-        return ["nsenter", f"--target={pid}", *user, *namespaces, "--", "env", f"--chdir={os.getcwd()}"]  # noqa: PTH109
+        here = os.getcwd()  # noqa: PTH109
+        return ["nsenter", f"--target={pid}", *user, *namespaces, "--", "env", f"--chdir={here}"]
 
     def run(
         self,
