@@ -142,7 +142,8 @@ def _is_simulated(on: Machine, p: int) -> bool:
     """Tell if the simulator knows a machine better than formulas in one alpha and one beta do."""
     fits = p <= on.ranks_per_node or p % on.ranks_per_node == 0
     is_detailed = on.protocols or on.inside or on.name in PRESETS
-    return bool(fits and is_detailed) and on.name != MEASURED and not on.links and 1 < p <= MAX_SIMULATED
+    can_be_simulated = not on.links and 1 < p <= MAX_SIMULATED
+    return bool(fits and is_detailed and can_be_simulated) and on.name != MEASURED
 
 
 def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:

@@ -5,7 +5,7 @@ import textwrap
 from course.wrong import Wrong
 
 IMPORT = "from variant import DIRECTION, SHIFT\n"
-EXCHANGE = "    comm.sendrecv(out, (comm.rank + DIRECTION) % comm.size, into, (comm.rank - DIRECTION) % comm.size)\n"
+EXCHANGE = "    comm.sendrecv(out, after, into, before)\n"
 SEND = "    comm.send(out, (comm.rank + DIRECTION) % comm.size)\n"
 RECV = "    comm.recv(into, (comm.rank - DIRECTION) % comm.size)\n"
 IN_TURN = f"""\

@@ -50,7 +50,8 @@ def _chunk(buffer, ends, index):
 
 
 def _exchange(comm, out, into):
-    comm.sendrecv(out, (comm.rank + DIRECTION) % comm.size, into, (comm.rank - DIRECTION) % comm.size)
+    after, before = (comm.rank + DIRECTION) % comm.size, (comm.rank - DIRECTION) % comm.size
+    comm.sendrecv(out, after, into, before)
 
 
 # end

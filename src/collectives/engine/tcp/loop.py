@@ -332,7 +332,8 @@ def _polls(program: Flat, state: LoopState) -> int:
             waits = True
     for peer in range(len(state.links) if waits else 0):
         if state.links[peer].in_flight < step:
-            resize(state, peer, SMALL_BUFFER)  # the system reports room when the message is acknowledged
+            # The system reports room when the message is acknowledged.
+            resize(state, peer, SMALL_BUFFER)
             state.polls[count] = _polled(state.descriptors[peer].out, POLLOUT)
             count += 1
     return count
@@ -571,7 +572,8 @@ def take(program: Flat, state: LoopState, peer: int) -> bool:
         fail(state, peer, False, error_number() if count else CLOSED)
         return False
     message.through += count
-    if not had_header and message.through >= HEADER_BYTES and not _is_expected(program, state, number):
+    has_header = message.through >= HEADER_BYTES
+    if has_header and not had_header and not _is_expected(program, state, number):
         fail(state, peer, False, DIFFERENT)
         return False
     still = left(state, number)
@@ -609,5 +611,8 @@ def _set_low_water(state: LoopState, peer: int, still: int) -> None:
 def fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
     """Note that a connection has failed, if it has and the system did not just say "later"."""
     if why not in (errno.EAGAIN, errno.EINTR):
-        state.call[0].has_failed = 1
-        state.call[0].failed_peer, state.call[0].failed_sending, state.call[0].failed_why = peer, is_sending, why
+        call = state.call[0]
+        call.has_failed = 1
+        call.failed_peer = peer
+        call.failed_sending = is_sending
+        call.failed_why = why
