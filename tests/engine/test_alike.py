@@ -47,7 +47,8 @@ def test_what_passes_on_pieces_is_refused_on_every_rank_alike(seen: dict[str, li
         assert said == [True] * len(said)
     else:
         refused = (
-            r"algorithm: got bruck, which passes on others' pieces, .* expected direct or pairwise with split sizes"
+            r"algorithm: got bruck, which passes on others' pieces, "
+            r".* expected direct or pairwise with split sizes"
         )
         assert all(re.match(refused, each) for each in said)
 

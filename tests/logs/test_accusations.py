@@ -455,9 +455,8 @@ def test_files_of_several_ranks_are_one_job() -> None:
 
 def test_the_end_of_a_job_that_ended_well_is_no_fault() -> None:
     closed = "[rank1]:[W1019 TCPStore.cpp:115] recvValue failed on SocketImpl(fd=61): Connection was likely closed."
-    left = (
-        f"[rank0]:{E.format(1250).replace('E', 'W', 1)}Warning: process group has NOT been destroyed before we destruct"
-    )
+    warned = E.format(1250).replace("E", "W", 1)
+    left = f"[rank0]:{warned}Warning: process group has NOT been destroyed before we destruct"
     found = read([*lines(Job()), closed, left, head(Job(), 0) + "[Service thread] Connection closed by localRank 0"])
     assert [one.kind for one in found if one.follows] == []
     assert "recvValue failed" in next(one.found for one in found if one.kind == "error")

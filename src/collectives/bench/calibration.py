@@ -75,9 +75,8 @@ def _line(sizes: Any, seconds: Any) -> tuple[float, float]:
 def machine_of(rows: Sequence[Row], name: str, where: str) -> Machine:
     """Make a machine of one rank a node, joined by the fitted link; its source says where it was measured."""
     here = record()
-    source = (
-        f"messages between two ranks ({where}; {here['processor']}, {here['usable_cores']} cores, {here['system']})"
-    )
+    on = f"{here['processor']}, {here['usable_cores']} cores, {here['system']}"
+    source = f"messages between two ranks ({where}; {on})"
     fitted = link(rows)
     # A tenth of a nanosecond and six digits of the rate are more than any measurement knows.
     latency, overhead, rate = round(fitted.latency, 10), round(fitted.overhead, 10), float(f"{fitted.rate:.6g}")
