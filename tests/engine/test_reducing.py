@@ -1,7 +1,6 @@
 """Kernels combine, divide and round as torch does, bit for bit, wherever their operands are."""
 
 import fcntl
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -87,24 +86,11 @@ def test_threads_combine_at_the_same_time(dtype: torch.dtype) -> None:
         assert all(pool.map(many, range(threads)))
 
 
-def compiling(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> Mock:
-    """Compile a kernel, with this in place of numba's compiler; return its calls."""
-    compiler = Mock(side_effect=lambda *_, **__: what() or (lambda kernel: kernel))
-    monkeypatch.setattr(kernels_module, "cfunc", compiler)
-    kernels_module._compiled.__wrapped__(kernels_module.add, *3 * [kernels_module.BYTES])
-    return compiler
-
-
 def test_one_process_at_a_time_compiles_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numba's cache mixes up processes that save a function for two types at once: ranks ran another type's code."""
-
-    def need_lock() -> None:
+    def need_lock(*_: object) -> None:
         with Path(kernels_module.__file__).open("rb") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    assert compiling(monkeypatch, need_lock).call_args.kwargs["cache"]
-
-
-def test_without_locks_no_kernel_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError("no locks available")))
-    assert not compiling(monkeypatch, lambda: None).call_args.kwargs["cache"]
+    monkeypatch.setattr(kernels_module, "compiled_callback", compiler := Mock(side_effect=need_lock))
+    kernels_module._compiled.__wrapped__(kernels_module.add, *3 * [kernels_module.BYTES])
+    compiler.assert_called_once()

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import cfunc, types
+from numba import types
 from torch import distributed as dist
 
-from collectives.compiled import compiled
+from collectives.compiled import compiled, compiled_callback
 from collectives.engine.system import call_kernel, memmove, one_at_a_time
 from collectives.schedule import Ints
 
@@ -39,13 +39,8 @@ def address(kernel: Kernel, into: Any, one: Any, other: Any) -> int:
 
 @cache  # compiled code lives as long as its object
 def _compiled(kernel: Kernel, into: Any, one: Any, other: Any) -> Any:
-    """Compile under a lock, because numba's cache mixes up processes that save one function for several types at once.
-
-    Each gives its code the first number that is free in the index. Two take the same, and a third process that asks for
-    int8 gets the code for float64, which writes eight times as far. Without a lock nothing is cached.
-    """
-    with one_at_a_time(__file__) as is_held:
-        return cfunc(types.void(into, one, other, types.int64), cache=is_held, error_model="numpy")(kernel)
+    with one_at_a_time(__file__):
+        return compiled_callback(kernel, types.void(into, one, other, types.int64))
 
 
 # Conversions of half types.

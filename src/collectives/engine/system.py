@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -55,25 +55,20 @@ FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
 
 @contextmanager
-def one_at_a_time(path: str) -> Iterator[bool]:
+def one_at_a_time(path: str) -> Iterator[None]:
     """Hold a lock on a file, so that of several processes one compiles and the others find its code in the cache.
 
-    Yields whether it is held: Lustre may have no locks, and NFS none on a file that cannot be written. There each
-    process compiles by itself. The process that compiles says so on standard error if it takes seconds; those that wait
-    for it say nothing.
+    Lustre may have no locks, and NFS none on a file that cannot be written. There each process compiles by itself. The
+    process that compiles says so on standard error if it takes seconds; those that wait for it say nothing.
     """
     with open(path, "rb+" if os.access(path, os.W_OK) else "rb") as once:  # noqa: PTH123
-        try:
+        with suppress(OSError):
             fcntl.flock(once, fcntl.LOCK_EX)
-        except OSError:
-            is_held = False
-        else:
-            is_held = True
         telling = threading.Timer(SILENT_SECONDS, _tell)
         telling.daemon = True
         telling.start()
         try:
-            yield is_held
+            yield
         finally:
             telling.cancel()
 
