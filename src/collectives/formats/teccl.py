@@ -33,6 +33,7 @@ from collectives.units import runs
 MAX_BYTES, MAX_FLOWS, MAX_NODE, MAX_CHUNK, MAX_EPOCH = 1 << 24, 1 << 18, (1 << 10) - 1, 1 << 16, 1 << 16
 # Nodes times chunks of the schedule: `verify` keeps 16 bytes for each. The largest published product is 522,240.
 MAX_CELLS = 1 << 24
+MAX_DIGITS = 300  # of a whole number, which a float can still hold
 
 FLOW = re.compile(
     r"Chunk (\d{1,9}) from (\d{1,9}) traveled over (\d{1,9})->(\d{1,9})"
@@ -132,10 +133,10 @@ def read(data: bytes) -> Flows:
     if len(data) > MAX_BYTES:
         raise ValueError(f"size of the file: got more than {MAX_BYTES:,} bytes, expected at most that")
     try:
-        parsed = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse)
+        parsed = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse, parse_int=_whole)
     except RecursionError:
         raise ValueError("levels of the file: got hundreds, expected at most 5") from None
-    except ValueError as error:  # also bytes that are not UTF-8, and numbers of thousands of digits
+    except ValueError as error:  # also bytes that are not UTF-8
         raise ValueError(f"not JSON: {str(error).splitlines()[0][:200]}") from None
     top = _dict(parsed, "the file")
     name = next((name for name in ("7-Flows", "6-Flows") if name in top), None)
@@ -155,6 +156,12 @@ def read(data: bytes) -> Flows:
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(f"got {word}, expected a number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"got a number of {len(digits):,} digits, expected at most {MAX_DIGITS}")
+    return int(digits)
 
 
 def _dict(value: Any, name: str) -> dict[str, Any]:
