@@ -41,8 +41,8 @@ What differs from gloo:
   are RuntimeError, too, which is what gloo raises.
 - A tensor to write into that ``expand`` has made is refused, because its elements share memory: give its ``clone()``.
   gloo writes past its end. Outputs of one call that overlap are refused, too; gloo leaves what it writes last.
-- ``destroy_process_group`` ends every call that has not ended. Its error, and those of ranks that wait for it, say that
-  the group was destroyed. gloo's works wait for peers until these end.
+- ``destroy_process_group`` ends every call that has not ended. Its error says that the group was destroyed, and so do
+  those of ranks that are in the same call. gloo's works wait for peers until these end.
 - DistributedDataParallel's built-in hook FP16_COMPRESS is registered as torch's ``fp16_compress_hook``.
 - torch refuses ``monitored_barrier`` to every back end but gloo: take ``new_group(backend="gloo")`` for it, or
   ``barrier``, whose error names a rank that is late, too.
