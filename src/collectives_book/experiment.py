@@ -27,6 +27,7 @@ from collectives.errors import explain
 from collectives.launch import launch, links, need_where
 from collectives.launch.cluster import launch_on
 from collectives.launch.programs import need_launcher
+from collectives.launch.where import parse_where
 from collectives.machine import machine
 from collectives.units import MAX_BYTES, MAX_RANKS, MAX_REPETITIONS, duration
 
@@ -148,7 +149,7 @@ class Experiment(StrictModel):
         here = self.here()
         for where in {one.where for one in here}:
             need_launcher(where, queued=queued)
-            if where.startswith("cluster") and (reason := no_hosts()):
+            if parse_where(where).is_emulated and (reason := no_hosts()):
                 raise ClusterError(reason)
         check_here(here)
 

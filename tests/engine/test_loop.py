@@ -123,7 +123,8 @@ with warnings.catch_warnings(record=True) as said:
 def test_a_file_system_without_locks_does_not_prevent_the_import(code: str) -> None:
     command = [sys.executable, "-c", NO_LOCKS, code]
     done = finished(command)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    # Where the cache was cold, the process says that it compiles.
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 ALL = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)

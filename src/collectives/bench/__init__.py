@@ -9,6 +9,7 @@ from collectives import units
 from collectives.backends import backend, named, need
 from collectives.bench.settings import DTYPES, OPS, OURS, Row, Settings, group_by_launch, shares_gpus, where_for
 from collectives.launch import gpus, launch
+from collectives.launch.where import parse_where
 from collectives.units import format_bytes
 
 __all__ = [
@@ -57,7 +58,7 @@ def _need_gpu_each(name: str, ranks: int) -> None:
 
 def runs_here(where: str, name: str) -> bool:
     """Return True if this machine must have a back end, because its ranks are all started here."""
-    return where.startswith(("loopback", "cluster")) or backend(name).launcher is not None
+    return parse_where(where).is_one_machine or backend(name).launcher is not None
 
 
 class Measurement(NamedTuple):

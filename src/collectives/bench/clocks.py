@@ -15,6 +15,7 @@ from torch import distributed as dist
 
 from collectives.backends import Backend, backend
 from collectives.engine.call import Call
+from collectives.launch.where import parse_where
 
 # How often the time of an agreement is measured: the first times connections are made.
 TRIES = 3
@@ -22,7 +23,7 @@ TRIES = 3
 
 def clock_of(where: str, one: Backend) -> str:
     """Return the clock that times a call: on emulated hosts the one that their ranks share, else a GPU's own."""
-    if where.startswith("cluster"):
+    if parse_where(where).is_emulated:
         return "agreed"
     return "gpu" if one.device().type == "cuda" else "met"
 

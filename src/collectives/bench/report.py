@@ -14,6 +14,7 @@ from collectives.backends import backend, named
 from collectives.bench.results import record, variables
 from collectives.bench.settings import Row, Settings
 from collectives.engine.handshake import all_gather_bytes
+from collectives.launch.where import parse_where
 
 SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has sent
 
@@ -43,7 +44,7 @@ def _records(launched: Row, names: list[str]) -> list[Row]:
     """Return every rank's record, with its host's name, so that a slow one is found. On loopback all have the same."""
     mine = record() | {"where": launched["where"], "backends": launched["backends"], "rank": dist.get_rank()}
     mine |= {"set": variables() | launched.get("set", {})}
-    mine |= {} if launched["where"] == "loopback" else {"host": socket.gethostname()}
+    mine |= {} if parse_where(launched["where"]).launcher == "loopback" else {"host": socket.gethostname()}
     for name in names:
         mine |= backend(name).record()
     return gathered(mine)

@@ -15,6 +15,7 @@ from collectives.config import AlgorithmName
 from collectives.contracts import CONTRACTS
 from collectives.errors import unknown
 from collectives.launch import links, need_where
+from collectives.launch.where import MPIRUN, parse_where
 from collectives.machine import machine
 from collectives.schedule import check_ranks_only, parts
 from collectives.verify import check_cells, verify
@@ -178,12 +179,12 @@ def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | No
 
 def launcher_for(name: str, where: str) -> str:
     """Return what starts the ranks of a back end: its own launcher, but on emulated hosts the cluster."""
-    return where if where.startswith("cluster") else backend(name).launcher or where
+    return where if parse_where(where).is_emulated else backend(name).launcher or where
 
 
 def shares_gpus(name: str, settings: Settings) -> bool:
     """Return True if ranks of a back end may be more than this machine has GPUs: asked for, or on emulated hosts."""
-    return backend(name).on_gpus and (settings.share_gpus or settings.where.startswith("cluster"))
+    return backend(name).on_gpus and (settings.share_gpus or parse_where(settings.where).is_emulated)
 
 
 def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
@@ -214,8 +215,7 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
 
 def where_for(parts: Sequence[Settings]) -> str:
     """Return where `launch` starts the ranks of one launch: on emulated hosts by mpirun, if a back end needs it."""
-    where = parts[0].where
+    where = parse_where(parts[0].where)
     launchers = {backend(named(typed)[0]).launcher for one in parts for typed in one.backends}
-    if not where.startswith("cluster") or where.endswith("mpirun") or "mpirun" not in launchers:
-        return where
-    return f"{where}{',' if ':' in where else ':'}mpirun"
+    needs_mpirun = where.is_emulated and not where.has_mpirun and MPIRUN in launchers
+    return str(where.by_mpirun() if needs_mpirun else where)

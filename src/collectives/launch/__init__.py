@@ -12,22 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from collectives.launch.request import Request
+from collectives.launch.where import LAUNCHERS, parse_where
 from collectives.processes import Event, RankError
 
 if TYPE_CHECKING:
     from collectives.launch.cluster import ClusterOptions
 
 __all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
-
-# The name in ``where``, on the command line and in every row, and the function.
-LAUNCHERS = {
-    "loopback": "collectives.launch.forks:launch",
-    "cluster": "collectives.launch.cluster:launch",
-    "horovodrun": "collectives.launch.programs:launch_by_horovodrun",
-    "mpirun": "collectives.launch.programs:launch_by_mpirun",
-    "torchrun": "collectives.launch.torchrun:launch",
-    "slurm": "collectives.launch.programs:launch_by_srun",
-}
 
 
 def launch(
@@ -53,26 +44,22 @@ def launch(
     installed.
     """
     need_where(where, ranks, share_gpus=share_gpus)
-    name, _, options = where.partition(":")
-    wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, options, share_gpus)
-    found, _, function = LAUNCHERS[name].partition(":")
+    place = parse_where(where)
+    wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, place.options, share_gpus)
+    found, _, function = LAUNCHERS[place.launcher].partition(":")
     events: list[Event] = getattr(importlib.import_module(found), function)(wanted)
     return events
 
 
 def need_where(where: str, ranks: int, *, share_gpus: bool = False) -> None:
     """Raise ValueError for an unknown launcher, and for ranks that it cannot start, or cannot have share GPUs."""
-    name, colon, options = where.partition(":")
-    if name not in LAUNCHERS or (colon and name != "cluster"):
-        raise ValueError(
-            f"unknown where {where!r}; known are {', '.join(LAUNCHERS)}, and cluster:LATENCY,RATE or cluster:MACHINE"
-        )
+    place = parse_where(where)
     if ranks < 1:
         raise ValueError(f"invalid number of ranks: got {ranks}, expected 1 or more")
-    if share_gpus and (name not in ("loopback", "cluster") or where.endswith("mpirun")):
+    if share_gpus and (not place.is_one_machine or place.has_mpirun):
         raise ValueError(f"sharing GPUs: got {where}, expected loopback, or cluster without mpirun")
-    if name == "cluster":
-        _cluster_options(options, ranks)
+    if place.is_emulated:
+        _cluster_options(place.options, ranks)
 
 
 def links(where: str, ranks: int) -> str | None:
@@ -82,8 +69,8 @@ def links(where: str, ranks: int) -> str | None:
     '20ms,6.25MB/s'
     >>> links("cluster:20ms,6.25MB/s,2", 4)
     """
-    name, _, options = where.partition(":")
-    given = _cluster_options(options, ranks) if name == "cluster" else None
+    place = parse_where(where)
+    given = _cluster_options(place.options, ranks) if place.is_emulated else None
     return f"{given.latency},{given.rate}" if given and not given.pairs and given.ranks_per_host == 1 else None
 
 

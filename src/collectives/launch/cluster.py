@@ -29,11 +29,11 @@ from collectives.launch.driver import Driver, Supervised, drive, rank_names, unn
 from collectives.launch.forks import Forks
 from collectives.launch.programs import need_mpirun
 from collectives.launch.request import Event, Request
+from collectives.launch.where import MPIRUN
 from collectives.machine import machine
 from collectives.processes import ChildProcess, end
 from collectives.units import format_rate, format_seconds
 
-MPIRUN = "mpirun"
 POLL_SECONDS = 0.05
 
 # How many times as slow the links of a machine are emulated: a result in ms reads as us.

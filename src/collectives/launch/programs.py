@@ -34,6 +34,7 @@ from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.driver import Driver, Supervised, drive
 from collectives.launch.request import TASKS_VARIABLE, Event, Request, task_of
+from collectives.launch.where import parse_where
 from collectives.processes import GRACE_SECONDS, RankError, end, guarded, indented, start, text
 
 PYTHON_VARIABLE = "COLLECTIVES_PYTHON"
@@ -168,13 +169,14 @@ def need_launcher(where: str, *, queued: bool = False) -> None:
 
     A command that is only to be ``queued`` needs no job yet.
     """
-    if where.startswith("mpirun"):
+    launcher = parse_where(where).launcher
+    if launcher == "mpirun":
         need_mpirun()
-    elif where.startswith("horovodrun"):
+    elif launcher == "horovodrun":
         need_horovodrun()
-    elif where == "slurm":
+    elif launcher == "slurm":
         need_srun(queued=queued)
-    elif where == "torchrun" and not queued and HUB_VARIABLE not in os.environ:
+    elif launcher == "torchrun" and not queued and HUB_VARIABLE not in os.environ:
         raise ImportError(OUTSIDE_TORCHRUN)
 
 

@@ -20,6 +20,7 @@ from collectives.config import Seconds
 from collectives.emulator import Cluster
 from collectives.launch import links
 from collectives.launch.cluster import parse
+from collectives.launch.where import parse_where
 from collectives.units import format_rate
 from collectives_book.data_parallel.experiment import need_joining
 from collectives_book.experiment import Algorithm, RankExperiment, Ranks, Repetitions, Some
@@ -86,7 +87,7 @@ class Asynchronous(RankExperiment):
         if not links(self.where, self.ranks):
             super().measure(left, keep)
             return
-        options = parse(self.where.partition(":")[2], self.ranks)
+        options = parse(parse_where(self.where).options, self.ranks)
         hosts = {"hosts": self.ranks, "latency": options.latency, "rate": options.rate}
         self.launch_on_hosts(self.job(left), keep, hosts)
 

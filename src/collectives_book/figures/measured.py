@@ -10,6 +10,7 @@ import pandas as pd
 
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, mark
+from collectives.launch.where import parse_where
 from collectives.units import format_bytes, parse_bytes
 from collectives_book import computed
 from collectives_book.figures import kit, statements
@@ -153,7 +154,7 @@ def provenance(record: dict[str, Any], stem: str | Path) -> str:
     """Return a line about the rows at ``stem``: where, when, on what, how surely and by which command measured."""
     settings = record["settings"][0]
     ranks = statements.span([each["ranks"] for each in record["settings"]], "{:.0f}".format)
-    place = WHERE[settings.get("where", "loopback").partition(":")[0]]
+    place = WHERE[parse_where(settings.get("where", "loopback")).launcher]
     said = [record.get("date"), computer(record), versions(record), sureness(record), command(record, stem)]
     return " · ".join([f"Measured on {ranks} ranks, {place}", *filter(None, said)]) + "."
 

@@ -17,6 +17,7 @@ from torch import distributed as dist
 from collectives.backends import backend, named
 from collectives.bench.report import gathered, report_rows, sent_bytes
 from collectives.bench.settings import Row
+from collectives.launch.where import parse_where
 from collectives.schedule import cut
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives_book.model_parallel import pipeline
@@ -36,8 +37,6 @@ from collectives_book.model_parallel.split_steps import (
 from collectives_book.model_parallel.tensor_parallel import Block, shard
 
 WARMUPS = 1
-# Launchers whose ranks are on one machine and read the same clock. Elsewhere each begins to count after a barrier.
-ONE_CLOCK = ("loopback", "cluster")
 # A backward pass has two products, for the gradients of inputs and of weights, where the forward pass has one.
 BACKWARD_TIMES = 2
 
@@ -114,7 +113,7 @@ def _sent_by_host(where: str) -> int:
 
     A host's first rank speaks for all of its ranks. On other machines not all that is sent is our ranks'.
     """
-    return sent_bytes() if where.startswith("cluster") and os.environ["LOCAL_RANK"] == "0" else 0
+    return sent_bytes() if parse_where(where).is_emulated and os.environ["LOCAL_RANK"] == "0" else 0
 
 
 def _pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
@@ -180,7 +179,8 @@ class _Pipelines:
             empty=lambda i: self.x.new_empty(sizes[i], self.x.shape[1]),
             at_least={FORWARD: forward, BACKWARD: BACKWARD_TIMES * forward},
         )
-        zero = 0.0 if self.settings["where"].partition(":")[0] in ONE_CLOCK else now()
+        # Ranks of one machine read the same clock. Elsewhere each begins to count after a barrier.
+        zero = 0.0 if parse_where(self.settings["where"]).is_one_machine else now()
         done = pipeline.step(part, SCHEDULES[schedule](*line[:2], count), line, torch.split(self.x, sizes))
         spans = [(*span.action, span.start - zero, span.end - zero) for span in done.spans]
         wrong = difference([gradients(block)], [self.expected[line.stage]])

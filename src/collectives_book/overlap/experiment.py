@@ -23,6 +23,7 @@ from collectives.bench.sweep import Keep
 from collectives.config import Rate, Seconds
 from collectives.emulator import MAX_HOSTS
 from collectives.launch import links
+from collectives.launch.where import CLUSTER, parse_where
 from collectives.machine import Link, Machine, machine
 from collectives.simulator import overlap
 from collectives.simulator.simulation import simulate
@@ -32,7 +33,6 @@ from collectives_book.overlap.layers import BACKWARD, widths_of
 
 HOOKED = tuple(name for name in BACKENDS if backend(name).launcher is None)
 
-EMULATED = "cluster"
 
 # The end of a step's interval that is this end of the interval of samples per second.
 ENDS = {"per_second": "step_median_us", "low_per_second": "step_high_us", "high_per_second": "step_low_us"}
@@ -131,8 +131,8 @@ class WeakScaling(LayersExperiment):
         for ranks in self.workers():
             if ranks > self.ranks_per_node and ranks % self.ranks_per_node:
                 raise ValueError(f"ranks: got {ranks}, expected a multiple of {self.ranks_per_node}, whole nodes")
-        if self.where.startswith(f"{EMULATED}:"):
-            raise ValueError(f"where: got {self.where!r}, expected {EMULATED!r}: latency and rates are parameters")
+        if parse_where(self.where).options:
+            raise ValueError(f"where: got {self.where!r}, expected {CLUSTER!r}: latency and rates are parameters")
         return self
 
     def names(self) -> list[str]:
@@ -173,7 +173,7 @@ class WeakScaling(LayersExperiment):
         """Launch the ranks of each number of workers."""
         for ranks, cases in groupby(left, itemgetter(0)):
             job = self.job([buckets for _, buckets in cases])
-            if self.where == EMULATED:
+            if self.where == CLUSTER:
                 self._launch_on_racks(job, ranks, keep)
             else:
                 self.launch_ranks(job, ranks, keep)
@@ -187,7 +187,7 @@ class WeakScaling(LayersExperiment):
     def row(self, row: Row) -> Row:
         """Return the row with the factors, samples per second on their own scale, and the model's prediction."""
         waiting = self.computing * self.slower
-        said = predicted(row, waiting, self.machine(row["ranks"]) if self.where == EMULATED else None)
+        said = predicted(row, waiting, self.machine(row["ranks"]) if self.where == CLUSTER else None)
         step_us = waiting * 1e6 + said["predicted_us"] if said["predicted_us"] is not None else None
         samples = row["ranks"] * self.batch * self.slower * 1e6
         known = {"batch": self.batch, "shrink": self.shrink, "slower": self.slower, "spans": []}

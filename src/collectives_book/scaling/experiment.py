@@ -19,6 +19,7 @@ from collectives.bench.calibration import machine_of, measured, save
 from collectives.bench.results import Record, read
 from collectives.config import Rate
 from collectives.emulator import MAX_HOSTS
+from collectives.launch.where import parse_where
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
@@ -73,7 +74,7 @@ class Scaling(SweepExperiment):
 
     def machine_file(self, where: str) -> str:
         """Return the path of a network's calibrated machine, beside the rows."""
-        return f"{self.output}.{where.partition(':')[2].replace('/', '-per-')}.yaml"
+        return f"{self.output}.{parse_where(where).options.replace('/', '-per-')}.yaml"
 
     def measurements(self) -> list[Settings]:
         """Return what to measure, by the calibrated machines, which may not be there yet."""
