@@ -18,7 +18,7 @@ from collectives_course.assignment import read_report
 from collectives_course.verdict import Failed
 from collectives_logs import kineto
 from collectives_logs.benchmark_tables import printed_tables
-from collectives_logs.finding import numbered
+from collectives_logs.sources import numbered
 
 UNITS = {"bytes": "B", "seconds": "s", "busbw": "GB/s", "ts": "us"}
 Text = Annotated[str, Field(min_length=1)]

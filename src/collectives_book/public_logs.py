@@ -27,7 +27,7 @@ from typing import Any
 import pandas as pd
 
 from collectives.files import replace
-from collectives_logs.finding import LogError
+from collectives_logs.sources import LogError
 from collectives_logs.read import read as findings_in
 
 TABLE = Path(__file__).parents[2] / "experiments/results/reference/public-logs.csv"

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.contracts import CONTRACTS
-from collectives_logs.finding import COLLECTIVES, COLOURS, LogLine, Place, collective_of, named
-from collectives_logs.json_stream import Object, array_in, as_number, as_object, as_text, texts
-from collectives_logs.nccl import HEAD
+from collectives_logs.finding import COLLECTIVES, collective_of, named
+from collectives_logs.json_stream import Object, array_in, as_number, as_object, as_text
+from collectives_logs.log import HEAD
+from collectives_logs.sources import COLOURS, LogLine, Place, texts
 
 Floats = NDArray[np.float64]
 
@@ -210,7 +211,7 @@ def has_table(start: bytes) -> bool:
 def printed_tables(lines: Iterable[LogLine], hints: list[str]) -> Iterator[BenchmarkTable]:
     """Yield the tables in these lines of one file; `hints`: collectives that the file's name has.
 
-    >>> from collectives_logs.finding import numbered
+    >>> from collectives_logs.sources import numbered
     >>> text = ["# size count type redop root time algbw busbw #wrong", "1024 256 float sum -1 20.0 0.05 0.05 0"]
     >>> [(table.collective, len(table.nbytes)) for table in printed_tables(numbered(text, "a.log"), ["all_reduce"])]
     [('all_reduce', 1)]
@@ -345,7 +346,7 @@ def report_tables(path: Path, hints: list[str]) -> Iterator[BenchmarkTable]:
 def row_tables(lines: Iterable[LogLine]) -> Iterator[BenchmarkTable]:
     """Yield the tables that rows make: one for each collective, number of ranks, type, reduction and sweep.
 
-    >>> from collectives_logs.finding import numbered
+    >>> from collectives_logs.sources import numbered
     >>> row = '{"name": "AllReduce", "gpus": 4, "size": 8, "inPlace": 0, "time": 9, "algBw": 1}'
     >>> [(table.collective, table.ranks, table.nbytes.tolist()) for table in row_tables(numbered([row], "a.jsonl"))]
     [('all_reduce', 4, [8.0])]

@@ -30,8 +30,8 @@ from collectives_logs.benchmark_tables import (
     report_tables,
     row_tables,
 )
-from collectives_logs.finding import MAX_NAMED, Finding, LogError, Place, collective_of, finding, lines_of, named
-from collectives_logs.json_stream import CHUNK, plain
+from collectives_logs.finding import MAX_NAMED, Finding, collective_of, finding, named
+from collectives_logs.sources import LogError, Place, lines_of, start_of
 
 if TYPE_CHECKING:
     from collectives.figures.style import Picture
@@ -67,8 +67,7 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
 def tables_of(path: Path) -> Iterator[BenchmarkTable]:
     """Return the tables of a file; its name may have the collective's. Raises OSError."""
-    with path.open("rb") as file:
-        start = plain(file.read(CHUNK))
+    start = start_of(path)
     hints = [collective_of(name) for name in re.findall(PROGRAM, path.name)[:1]]
     if is_report(start):
         return report_tables(path, hints)

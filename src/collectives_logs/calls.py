@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from collectives.bounds import busbw
 from collectives.contracts import CONTRACTS
 from collectives.units import duration
-from collectives_logs.finding import Finding, Place, finding
+from collectives_logs.finding import Finding, finding
+from collectives_logs.sources import Place
 
 if TYPE_CHECKING:
     from collectives.figures.style import Picture

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.units import duration, many
 from collectives_logs.calls import waiting_findings
-from collectives_logs.finding import MAX_NAMED, Finding, LogError, Place, finding, named, places, ranks
+from collectives_logs.finding import MAX_NAMED, Finding, finding, named, places, ranks
 from collectives_logs.flight_calls import (
     CallNumber,
     Odd,
@@ -27,6 +27,7 @@ from collectives_logs.flight_calls import (
     waits_of,
 )
 from collectives_logs.flight_dump import MAX_ENTRIES, Dump, Entry, read
+from collectives_logs.sources import LogError, Place
 
 # Ranks whose entries are read in full; of more, the last ones of each.
 FEWEST = 100

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from collectives_logs.finding import LogError, opened
 from collectives_logs.json_stream import MAX_LETTERS, as_count, as_text
+from collectives_logs.sources import LogError, opened
 
 # What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together, tensors of an entry,
 # their dimensions, elements of a tensor; ranks of a group, groups of a rank; and sizes, frames and ranks of all entries

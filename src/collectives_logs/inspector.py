@@ -17,8 +17,9 @@ import numpy as np
 
 from collectives.units import MAX_RANKS, duration, format_bytes, many
 from collectives_logs.calls import CallKind, CallSeries, Floats, by_kind, waiting_findings
-from collectives_logs.finding import MAX_NAMED, Finding, Place, collective_of, finding, named, ranks
-from collectives_logs.json_stream import Object, as_count, as_object, objects, texts
+from collectives_logs.finding import MAX_NAMED, Finding, collective_of, finding, named, ranks
+from collectives_logs.json_stream import Object, as_count, as_object, objects
+from collectives_logs.sources import Place, texts
 
 # What is kept of all files: calls, groups of calls, and algorithms.
 MAX_CALLS, MAX_GROUPS, MAX_CHOICES = 1 << 23, 1 << 16, 64

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from collectives_logs.finding import GZIP, opened
+from collectives_logs.sources import texts
 
-# What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
-CHUNK, MAX_OBJECT = 1 << 20, 1 << 22
+# The longest object: an event of a trace takes a few hundred bytes.
+MAX_OBJECT = 1 << 22
 
 # Letters of a name.
 MAX_LETTERS = 300
 
-# After so many characters, or so many places that are no JSON, the rest of a file is left out.
-MAX_CHARACTERS, MAX_BROKEN = 1 << 35, 64
+# After so many places that are no JSON the rest of a file is left out.
+MAX_BROKEN = 64
 
 BETWEEN = re.compile(r"[\s,]*")
 LINE_OF_OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
 
 Object = dict[str, Any]
-
-
-def plain(start: bytes) -> bytes:
-    """Return the first bytes of a file without gzip's compression, as many as were given.
-
-    >>> import gzip
-    >>> plain(gzip.compress(b"a trace")), plain(b"a trace")
-    (b'a trace', b'a trace')
-    """
-    if not start.startswith(GZIP):
-        return start
-    try:
-        return zlib.decompressobj(31).decompress(start, max(len(start), CHUNK))
-    except zlib.error:
-        return b""
-
-
-def texts(path: Path) -> Iterator[str]:
-    """Yield a file's text in pieces, without compression; a compressed file that is cut short gives what it has.
-
-    Raises OSError.
-    """
-    decoder, left = codecs.getincrementaldecoder("utf8")("replace"), MAX_CHARACTERS
-    with opened(path) as file:
-        while left > 0 and (piece := file.read1(CHUNK)):  # type: ignore[attr-defined]  # both kinds of file have it
-            yield decoder.decode(piece)
-            left -= len(piece)
 
 
 def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object | None]]:

@@ -22,8 +22,9 @@ from collectives.bounds import algbw
 from collectives.contracts import CONTRACTS
 from collectives.units import MAX_RANKS, duration, format_bytes, many
 from collectives_logs.calls import MIN_CALLS, TOGETHER, CallKind, CallSeries, Floats, by_kind, waiting_findings
-from collectives_logs.finding import MAX_NAMED, Finding, Place, collective_of, finding, named, places, ranks
+from collectives_logs.finding import MAX_NAMED, Finding, collective_of, finding, named, places, ranks
 from collectives_logs.json_stream import Object, array_in, as_count, as_number, as_object
+from collectives_logs.sources import Place
 
 # Of one file: calls of all collectives, other kernels, groups of calls, and kernels' names.
 MAX_CALLS, MAX_KERNELS, MAX_GROUPS, MAX_NAMES = 1 << 20, 1 << 22, 1 << 12, 64

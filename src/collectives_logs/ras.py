@@ -12,20 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collectives.units import MAX_RANKS, many
-from collectives_logs.finding import (
-    ADVICE,
-    COLOURS,
-    MAX_NAMED,
-    Finding,
-    LineReader,
-    LogLine,
-    Place,
-    finding,
-    lines_of,
-    named,
-    ranks,
-    reads,
-)
+from collectives_logs.finding import ADVICE, MAX_NAMED, Finding, finding, named, ranks
+from collectives_logs.sources import COLOURS, LineReader, LogLine, Place, lines_of, reads
 
 # What is kept of a report: communicators, and ranks or processes in all blocks together.
 MAX_BLOCKS, MAX_MEMBERS = 1 << 12, 1 << 20
@@ -99,7 +87,7 @@ def begins(start: bytes) -> bool:
 def read(lines: Iterable[LogLine]) -> list[RasReport]:
     """Return the last two reports in these lines.
 
-    >>> from collectives_logs.finding import numbered
+    >>> from collectives_logs.sources import numbered
     >>> text = ["Warnings", "#0-0 (5eed) MISMATCH", "  Communicator ranks have different AllReduce operation counts"]
     >>> text += ["  7 ranks have launched up to operation 64", "  Rank 7 has launched up to operation 60 -- [unknown]"]
     >>> read(numbered(text, "ras.txt"))[-1].blocks[0].values["AllReduce"][1].members

@@ -6,21 +6,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from collectives_logs import benchmarks, flight, flight_dump, inspector, kineto, nccl, nccl_findings, ras
-from collectives_logs.finding import MAX_NAMED, Finding, LogError, lines_of
-from collectives_logs.json_stream import plain
-
-# How much of a file decides what it is.
-START = 1 << 20
-
-# Files of a folder or an archive, and bytes that an archive may unpack.
-MAX_FILES, MAX_UNPACKED = 1 << 14, 1 << 30
-ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+from collectives_logs import benchmarks, flight, flight_dump, inspector, kineto, log_findings, ras
+from collectives_logs.finding import MAX_NAMED, Finding
+from collectives_logs.sources import Budget, LogError, LogFile, files_of, is_text, start_of
 
 
 class FileKind(NamedTuple):
@@ -31,116 +22,70 @@ class FileKind(NamedTuple):
     findings: Callable[[Sequence[Path]], Iterator[Finding]]
 
 
+# Any text is a log if it is nothing else; a benchmark's table may have a log around it.
+LOG = FileKind("log", is_text, log_findings.findings_of)
+BENCHMARK = FileKind("benchmark", benchmarks.begins, benchmarks.findings_of)
 KINDS = (
     FileKind("flight recorder", flight_dump.begins, flight.findings_of),
     FileKind("NCCL RAS", ras.begins, ras.findings_of),
-    FileKind("NCCL log", nccl.begins, nccl_findings.findings_of),
+    LOG,
     FileKind("NCCL Inspector", inspector.begins, inspector.findings_of),
-    FileKind("benchmark", benchmarks.begins, benchmarks.findings_of),
+    BENCHMARK,
     FileKind("profiler trace", kineto.begins, kineto.findings_of),
 )
 
 
-@dataclass(frozen=True)
-class ArchivedFile:
-    """A file in an archive, which is read there, as far as the readers use a path."""
-
-    archive: zipfile.ZipFile
-    info: zipfile.ZipInfo
-
-    def __str__(self) -> str:
-        return f"{self.archive.filename}/{self.info.filename}"
-
-    @property
-    def name(self) -> str:
-        """Return the last part of the path."""
-        return self.info.filename.rpartition("/")[2]
-
-    def open(self, _mode: str = "rb") -> IO[bytes]:
-        """Return the unpacked bytes as a stream. Raises OSError for a file that is encrypted or packed otherwise."""
-        if self.info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # LZMA takes any memory
-            raise OSError(0, "got another compression, expected deflate or none")
-        try:
-            return self.archive.open(self.info)
-        except (zipfile.BadZipFile, RuntimeError) as error:
-            raise OSError(0, str(error)) from None
+def kinds_of(file: LogFile) -> list[FileKind]:
+    """Return the kinds that recognise a file's content. Raises OSError, and LogError if none does."""
+    start = start_of(cast(Path, file))
+    if not start and str(file) in file.budget.cut:
+        raise LogError(f"{file}: {_most(file.budget)}")
+    kinds = [kind for kind in KINDS if kind is not LOG and kind.begins(start)]
+    kinds += [LOG] if is_text(start) and kinds in ([], [BENCHMARK]) else []
+    if not kinds:
+        expected = ", ".join(kind.name for kind in KINDS)
+        raise LogError(f"{file}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
+    return kinds
 
 
-def inside(path: Path, archives: ExitStack) -> list[Path] | None:
-    """Return the files in a folder or an archive; None for a file. Raises LogError for what is none, and OSError."""
-    if getattr(path, "archive", None):  # an archive in an archive is a file of an unknown kind
-        return None
-    if path.is_dir():
-        found = [*islice(filter(Path.is_file, path.rglob("*")), MAX_FILES + 1)]
-        nbytes = 0
-    elif path.exists() and not path.is_file():  # opening a pipe would wait for a writer
-        raise LogError(f"cannot read {path}: got a pipe or device, expected a file or folder")
-    else:
-        with path.open("rb") as file:
-            if file.read(4) not in ZIP:
-                return None
-        try:
-            archive = archives.enter_context(zipfile.ZipFile(path))
-        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise LogError(f"cannot read {path}: {error}") from None
-        infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
-        found, nbytes = (
-            cast(list[Path], [ArchivedFile(archive, info) for info in infos]),
-            sum(i.file_size for i in infos),
-        )
-    if len(found) > MAX_FILES or nbytes > MAX_UNPACKED:
-        most = f"{MAX_FILES:,} files, or {MAX_UNPACKED:,} bytes unpacked"
-        raise LogError(f"{path}: got more than {most}, expected the files of one job")
-    return sorted(found, key=str)
-
-
-def kinds_of(path: Path) -> list[FileKind]:
-    """Return the kinds that recognise a file's content; a log may contain a table, too.
-
-    Raises OSError, and LogError if no kind recognises it.
-    """
-    with path.open("rb") as file:
-        start = plain(file.read(START))
-    if found := [kind for kind in KINDS if kind.begins(start)]:
-        return found
-    is_text = b"\0" not in start
-    if is_text and any(nccl.is_own(text) for _, text in lines_of([path])):  # a hang is at the end of a long log
-        return [kind for kind in KINDS if kind.begins is nccl.begins]
-    expected = ", ".join(kind.name for kind in KINDS)
-    raise LogError(f"{path}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
+def _most(budget: Budget) -> str:
+    return f"got more than {budget.most:,} unpacked bytes in all files, expected fewer; the rest is left out"
 
 
 def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
     """Yield the findings in these files, with the name of their kind; files of one kind are one job's, read together.
 
-    Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read or is of no known
-    kind is named in a finding, and the others are read. Raises LogError if there is no other.
+    Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read is named in a
+    finding, and the others are read. Raises LogError if there is no other.
     """
-    kinds: dict[Path, list[FileKind]] = {}
-    refused, todo = [], [*reversed(paths)]
+    kinds: dict[LogFile, list[FileKind]] = {}
+    refused: list[str] = []
+    budget = Budget()
     with ExitStack() as archives:
-        while todo:
-            path = todo.pop()
+        for file in files_of(paths, archives, budget, refused):
             try:
-                if (found := inside(path, archives)) is None:
-                    kinds[path] = kinds_of(path)
-                else:
-                    todo += reversed(found)
+                kinds[file] = kinds_of(file)
             except LogError as error:
                 refused.append(str(error))
             except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                refused.append(f"cannot read {path}: {getattr(error, 'strerror', error)}")
+                refused.append(f"cannot read {file}: {getattr(error, 'strerror', error)}")
         present = [kind for kind in KINDS if any(kind in some for some in kinds.values())]
         if not present:
             raise LogError(refused[0] if refused else f"{paths[0]}: got a folder without a file, expected one")
         if len(refused) > MAX_NAMED:
             refused[MAX_NAMED:] = [f"{len(refused) - MAX_NAMED:,} more files"]
         yield from (("files", Finding("unreadable", message)) for message in refused)
+        alone = {str(file) for file, some in kinds.items() if some == [LOG]}
         for kind in present:
-            alike = [path for path, some in kinds.items() if kind in some]
+            alike = [file for file, some in kinds.items() if kind in some]
+            budget.spent, budget.cut = 0, set()
             try:
-                yield from ((kind.name, found) for found in kind.findings(alike))
+                for found in kind.findings(cast(list[Path], alike)):
+                    is_table = found.kind in log_findings.LAST_WORDS and found.at[0].file not in alone
+                    if kind is not LOG or not is_table:
+                        yield kind.name, found
             except (LogError, OSError) as error:
                 if len(present) == 1 and not refused:
                     raise LogError(str(error)) from None
                 yield kind.name, Finding("unreadable", str(error))
+            yield from ((kind.name, Finding("unreadable", f"{name}: {_most(budget)}")) for name in sorted(budget.cut)[:1])

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms.binary_tree import NO_PARENT
-from collectives.schedule import Ints, Schedule
 from collectives.units import duration, format_bytes
 from collectives_logs.finding import Finding
 
@@ -36,7 +34,7 @@ b.act { color: var(--act) } .at { color: var(--faint); font-size: .85rem } img {
 def page(findings: Iterable[tuple[str, Finding]]) -> str:
     """Return a page of HTML: a section for each kind of file; findings from which something follows are marked.
 
-    >>> "<h2>NCCL log</h2>" in page([("NCCL log", Finding("log", "9 lines, 1 of them NCCL's"))])
+    >>> "<h2>log</h2>" in page([("log", Finding("log", "9 lines, 1 of them NCCL's"))])
     True
     """
     sections = [
@@ -116,50 +114,3 @@ def curve(nbytes: NDArray[np.float64], busbw: NDArray[np.float64], fitted: NDArr
     best = int(np.argmax(busbw))
     alt = f"Busbw by size, at most {busbw[best]:.3g} GB/s at {format_bytes(float(nbytes[best]))}; the line is the fit."
     return picture(paint, alt, WIDTH, 2.6)
-
-
-MAX_DRAWN = 32
-
-
-def trees(parents: dict[int, Ints], node: dict[int, str]) -> Picture | None:
-    """Draw two different trees side by side, or None if there are not two, or too many places to draw."""
-    between = {channel: among_nodes(parent, node) for channel, parent in parents.items()}
-    distinct = {parent.tobytes(): (channel, parent) for channel, parent in reversed(between.items())}
-    pair = sorted(distinct.values(), key=lambda each: each[0])
-    if len(pair) != 2 or len(pair[0][1]) > MAX_DRAWN:
-        return None
-    from collectives.figures.schedules import side_by_side
-
-    places = "nodes" if len(pair[0][1]) < len(node) else "ranks"
-    return side_by_side(np.stack([parent for _, parent in pair]), f"NCCL, {places}")
-
-
-def among_nodes(parent: Ints, node: dict[int, str]) -> Ints:
-    """Return each node's parent node in a tree over ranks, nodes counted in the order of their first ranks.
-
-    It is the tree itself if all ranks share a node, if a rank's node is unknown, or if a node has two parents.
-
-    >>> among_nodes(np.array([-1, 0, 0, 2]), {0: "a", 1: "a", 2: "b", 3: "b"}).tolist()
-    [-1, 0]
-    """
-    p = len(parent)
-    number = {name: i for i, name in enumerate(dict.fromkeys(node[rank] for rank in sorted(node)))}
-    if len(node) != p or len(number) == 1:
-        return parent
-    here = np.array([number[node[rank]] for rank in range(p)])
-    above = np.where(parent == NO_PARENT, NO_PARENT, here[parent])
-    tops = np.flatnonzero(above != here)
-    if len(tops) != len(number):
-        return parent
-    found = np.empty(len(number), int)
-    found[here[tops]] = above[tops]
-    return found
-
-
-def first_step(schedule: Schedule) -> Picture | None:
-    """Draw the first step of a schedule, one arrow a message; None if there are too many ranks to draw."""
-    if not 1 < schedule.p <= MAX_DRAWN:
-        return None
-    from collectives.figures.schedules import steps
-
-    return steps(schedule, columns=2, most=1)

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from collectives.units import many
-from collectives_logs.finding import MAX_NAMED, Finding, Place, finding, named, ranks
+from collectives_logs.finding import MAX_NAMED, Finding, finding, named, ranks
+from collectives_logs.sources import Place
 
 # What is kept: calls that timed out, and sentences of reports.
 MAX_TIMEOUTS, MAX_REPORTS = 1 << 16, 64
@@ -72,6 +73,7 @@ class TimedOutGroup:
     calls: dict[Member, tuple[int, TimedOutCall, Place]] = field(default_factory=dict)
     enqueued: dict[Member, int] = field(default_factory=dict)
     completed: dict[Member, int] = field(default_factory=dict)
+    failed: dict[Member, tuple[int, Place]] = field(default_factory=dict)  # in which call, as the watchdog says
 
     def add(self, member: Member, number: int, call: TimedOutCall, at: Place) -> None:
         """Keep a call, if it is the member's first."""
@@ -117,6 +119,7 @@ class WatchdogLog:
                 of.completed[member] = max(of.completed.get(member, -1), completed)
             if number := AT.search(found["text"]):
                 self.of_call.setdefault((member, int(number[1])), set()).add(group)
+                of.failed.setdefault(member, (int(number[1]), at))
             self.kept += 1
         for found in REPORT.finditer(text):
             did, joined = "never joined a collective", int(found["joined"] or found["unfinished"] or -1)
@@ -168,11 +171,6 @@ def _is_default(group: str) -> bool:
     return group == "0" or group.endswith("(default_pg)")
 
 
-def is_torch(text: str) -> bool:
-    """Return True if a text without blanks has a call that timed out, or what a rank had enqueued."""
-    return WATCHDOG.search(text) is not None or STATE.search(text) is not None
-
-
 def timeouts(of: WatchdogLog, size: int) -> Iterator[Finding]:
     """Yield what timed out, those first that say why; `size`: the ranks of the job's only communicator, or 0."""
     groups = of.settled()
@@ -184,11 +182,12 @@ def timeouts(of: WatchdogLog, size: int) -> Iterator[Finding]:
 
 
 def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> Iterator[Finding]:
+    yield from _failures(name, of)
     numbers: dict[int, dict[TimedOutCall, list[Member]]] = {}
     for member, (number, call, _) in of.calls.items():
         numbers.setdefault(number, {}).setdefault(call, []).append(member)
     for number, calls in sorted(numbers.items()):
-        if name and (found := _differ(name, of, number, calls)):
+        if found := _differ(name, of, number, calls):
             yield found
         for call, those in calls.items():
             at = [of.calls[member][2] for member in those]
@@ -198,15 +197,33 @@ def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> It
             yield finding("watchdog.timeout", *places, **of_call, follows=follows)
 
 
+def _failures(name: str, of: TimedOutGroup) -> Iterator[Finding]:
+    """Yield in which call the watchdog of a rank met a failure, where no line says that the call timed out."""
+    ranks_of = {each.rank for each in of.calls}
+    calls: dict[int, list[Member]] = {}
+    for member, (number, _) in of.failed.items():
+        if member.rank not in ranks_of:
+            calls.setdefault(number, []).append(member)
+    for number, those in [*calls.items()] if name else ():
+        at = [of.failed[member][1] for member in those]
+        last = {f"last enqueued {of.enqueued[each]}, completed {of.completed.get(each, '?')}": each for each in those}
+        yield finding(
+            "watchdog.failure", *at[:2], ranks=_ranks(those), number=number, group=_group(name), last=named([*last])
+        )
+
+
 def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCall, list[Member]]) -> Finding | None:
     """Return a finding if calls of one number are of different collectives, or of other sizes where these agree."""
     kinds = {call.collective: call for call in calls if call.collective not in PAIRS}
     is_size = len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
-    if len(kinds) < 2 and not is_size:
+    members = [each for those in calls.values() for each in those]
+    if number < 0 or (len(kinds) < 2 and not is_size) or len({each.rank for each in members}) < len(members):
         return None
     different = "; ".join(f"{_ranks(those)}: {call}" for call, those in calls.items())
     at = [of.calls[those[0]][2] for those in calls.values()]
-    return finding("watchdog.calls", *at, number=number, group=_group(name), calls=different)
+    if name:
+        return finding("watchdog.calls", *at, number=number, group=_group(name), calls=different)
+    return finding("watchdog.calls of any group", *at, number=number, calls=different)
 
 
 def _follows(

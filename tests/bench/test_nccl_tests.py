@@ -12,7 +12,7 @@ from collectives.bench import table as bench_table
 from collectives.cli import measure, parser
 from collectives.launch import RankError
 from collectives_logs.benchmark_tables import printed_tables
-from collectives_logs.finding import numbered
+from collectives_logs.sources import numbered
 from command import Capture, run
 
 # What each line of nccl-tests' output may be, after its printf formats; a row has thirteen columns.

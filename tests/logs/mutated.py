@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from collectives.cli import main
-from collectives_logs.finding import Finding, LogError
+from collectives_logs.finding import Finding
+from collectives_logs.sources import LogError
 from collectives_logs.read import read
 from logs import benchmark_logs, flight_dumps, nccl_logs, test_inspector_files, test_ras_reports, traces
 from logs.test_nccl_logs import JOBS

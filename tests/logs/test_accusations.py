@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from collectives_logs.finding import Finding, numbered
+from collectives_logs.finding import Finding
+from collectives_logs.sources import numbered
 from collectives_logs.nccl import begins
-from collectives_logs.nccl import read as read_lines
-from collectives_logs.nccl_findings import findings
+from collectives_logs.log import read as read_lines
+from collectives_logs.log_findings import findings
 from collectives_logs.read import read as read_files
 from logs.nccl_logs import Job, call, head, lines
 
@@ -379,7 +380,7 @@ LAUNCHERS: dict[str, Callable[[str], str]] = {
     "name", ["a rank that had not enqueued the call", "out of memory, then a timeout", "torch's analyser"]
 )
 def test_what_a_launcher_prints_before_a_line_does_not_matter(name: str, launcher: str) -> None:
-    from collectives_logs.finding import COLOURS
+    from collectives_logs.sources import COLOURS
 
     truth = TRUTHS[name]
     log = [COLOURS.sub("", LAUNCHERS[launcher](line)) for line in truth.log]

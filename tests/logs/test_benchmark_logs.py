@@ -15,7 +15,8 @@ from collectives.cli import main
 from collectives.contracts import CONTRACTS
 from collectives_logs.benchmark_tables import BenchmarkTable, printed_tables
 from collectives_logs.benchmarks import begins, findings, tables_of
-from collectives_logs.finding import Finding, numbered
+from collectives_logs.finding import Finding
+from collectives_logs.sources import numbered
 from logs import benchmark_logs as make
 from logs.benchmark_logs import Run, text
 

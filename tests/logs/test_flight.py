@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import main
-from collectives_logs.finding import Finding, LogError
+from collectives_logs.finding import Finding
+from collectives_logs.sources import LogError
 from collectives_logs.flight import findings_of
 from collectives_logs.flight_calls import disagreement
 from collectives_logs.flight_dump import Entry, Shapes, load, read

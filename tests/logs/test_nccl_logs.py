@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from collectives import verify
-from collectives_logs.finding import Place, lines_of, numbered
+from collectives_logs.sources import Place, lines_of, numbered
 from collectives_logs.nccl import NcclLog
-from collectives_logs.nccl import read as read_lines
+from collectives_logs.log import read as read_lines
 from collectives_logs.nccl_findings import findings, loaded_nodes, orders, ring_schedule, tree_schedule
 from collectives_logs.nccl_findings import parents as found_parents
 from logs.found import finders

@@ -25,7 +25,7 @@ from collectives.emulator.hosts import INTERFACE
 from collectives.launch import gpus
 from collectives.processes import POLL_SECONDS, ChildProcess, end
 from collectives_logs.cli import row
-from collectives_logs.finding import LogError
+from collectives_logs.sources import LogError
 from collectives_logs.read import read
 
 Row = dict[str, Any]

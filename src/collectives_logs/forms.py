@@ -1,0 +1,74 @@
+"""The table of forms of lines that say why a job fails (`forms.toml`), and the form that a text has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any, NamedTuple
+
+# How near to the cause a line is: it names one, follows from another process's, or only names a result.
+CAUSE, CONSEQUENCE, RESULT = ("cause", "consequence", "result")
+
+BLANKS = re.compile(r"\s+")
+
+
+class Form(NamedTuple):
+    """A form of a line; `follows` is true of every such line, whatever else the file says."""
+
+    has: tuple[str, ...]  # literals without blanks, of which each such text has one
+    text: re.Pattern[str]
+    follows: str = ""
+    next: str = ""
+    kind: str = "failed"
+    weight: str = CAUSE
+    says: str = ""
+    level: str = "WARN"  # the level of NCCL's lines that have it
+
+
+TABLE: dict[str, list[dict[str, Any]]] = tomllib.loads(
+    (resources.files(__package__) / "forms.toml").read_text(encoding="utf8")
+)
+
+
+def _form(row: dict[str, Any]) -> Form:
+    """Return the form of a row, in whose pattern a space may be a line's end."""
+    text = row.get("text") or "|".join(map(re.escape, row["has"])).replace(r"\ ", " ")
+    pattern = re.compile(re.sub(r" (?![*?+{])", r"\\s*", text), re.DOTALL)
+    return Form(**row | {"has": tuple(BLANKS.sub("", each) for each in row["has"]), "text": pattern})
+
+
+IN_NCCL, ANYWHERE = (tuple(map(_form, TABLE[part])) for part in ("nccl", "anywhere"))
+IN_INFO = tuple(form for form in IN_NCCL if form.level == "INFO")
+
+# The literals of all forms that any line may have, as they are printed.
+LITERALS = tuple(dict.fromkeys(literal for row in TABLE["anywhere"] for literal in row["has"]))
+
+
+def form_of(text: str, forms: Iterable[Form]) -> Form | None:
+    """Return the first of these forms that a text has, or None.
+
+    >>> form_of("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", IN_NCCL).kind
+    'failed'
+    """
+    squeezed = BLANKS.sub("", text)
+    possible = (form for form in forms if any(literal in squeezed for literal in form.has))
+    return next((form for form in possible if form.text.search(text)), None)
+
+
+def ranks_in(text: str, form: Form) -> set[int]:
+    """Return the ranks that a text of a form names: numbers and ranges, or the heads of Horovod's lists.
+
+    >>> form = form_of("w_1 [missing ranks: 0, 3]", ANYWHERE)
+    >>> ranks_in("w_1 [missing ranks: 0, 3]", form)
+    {0, 3}
+    """
+    found: set[int] = set()
+    for match in form.text.finditer(text) if "ranks" in form.text.groupindex else ():
+        given = match["ranks"] or ""
+        numbers = r"(?:^|[\s\]])(\d{1,7}): ?\[" if "[" in given else r"(\d{1,7})(?:-(\d{1,7}))?"
+        for one in re.finditer(numbers, given):
+            last = int(one[one.lastindex or 1])
+            found.update(range(int(one[1]), min(last, int(one[1]) + 4096) + 1))
+    return found

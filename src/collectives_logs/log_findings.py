@@ -1,0 +1,210 @@
+"""Findings in a log: what failed and who, the causes before the effects, settings that differ, and slow ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from collectives.units import many
+from collectives_logs.finding import MAX_NAMED, Finding, finding, named, ranks
+from collectives_logs.forms import CAUSE, CONSEQUENCE, IN_NCCL, RESULT, Form, form_of, ranks_in
+from collectives_logs.log import NO_DIRECT, SOCKETS, JobLog, LogMessage, Process, Raised, Setting, read
+from collectives_logs.sources import Place, lines_of
+from collectives_logs.watchdog import timeouts
+
+# Variables that all ranks of a job need alike; names of devices may differ from host to host.
+ALIKE = re.compile(
+    r"_(?:ALGO|PROTO|\w*NCHANNELS|NTHREADS|BUFFSIZE|NET|NET_PLUGIN|COLLNET_ENABLE|NVLS_ENABLE|CROSS_NIC)$"
+)
+# Exceptions that another process's end or a launcher brings about, not the program's own.
+NOT_OWN = re.compile(
+    r"^\S*(?:Dist\w*Error|ChildFailedError|Process\w*Exception|CalledProcessError|SignalException|KeyboardInterrupt"
+    r"|SystemExit|Horovod\w*Error|Ray\w*Error|Actor\w*Error|BrokenPipe\w*|Connection\w*Error|EOFError|Timeout\w*|Rendezvous\w*)"
+    r"|NCCL|[Tt]imed? ?out|[Cc]onnection (?:reset|closed|refused)|gloo/|Broken pipe"
+)
+# Findings that only show lines of a text that nothing else explains.
+LAST_WORDS = ("not known", "traceback", "first error", "last line")
+# How many texts of one form are shown, and how much of all but the first.
+MAX_ALIKE, MAX_MORE = 4, 300
+
+
+def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
+    """Yield the findings in the log that these files are together. Raises OSError."""
+    return findings(read(lines_of(paths)))
+
+
+def findings(log: JobLog) -> Iterator[Finding]:
+    """Yield what the log is, then what is wrong or worth a look, the causes before the effects.
+
+    >>> from collectives_logs.sources import numbered
+    >>> lines = ["n1:7:7 [0] NCCL INFO NCCL version 2.20.5", "n2:9:9 [0] NCCL INFO NCCL version 2.19.3"]
+    >>> [one.kind for one in findings(read(numbered(lines, "job.log")))][:2]
+    ['log', 'versions']
+    """
+    versions = ", ".join(log.settings.get("version", {}))
+    says = f"; NCCL {versions}" if versions else ""
+    yield Finding("log", f"{many(log.lines, 'line')}, {log.own:,} of them NCCL's{says}")
+    several = [of for of in log.communicators.values() if of.size > 1]
+    size = several[0].size if len(several) == 1 and not several[0].is_several else 0
+    found = [*_messages(log, CAUSE)]
+    waited = [*timeouts(log.torch, size)]
+    has_failed = bool(waited) or any(each.form and each.form.weight != CAUSE and each.form.follows for each in log.messages)
+    found += _exceptions(log, is_cause=has_failed and not any(one.follows for one in found))
+    found += [*waited, *_settings(log)]
+    found += [*_unknown(log), *_messages(log, CONSEQUENCE), *_messages(log, RESULT)]
+    found += [*_absent(log), *_slow_ways(log), *_bridge(log), *_calls(log)]
+    yield from found
+    if not any(one.follows for one in found):
+        yield from _last_words(log)
+
+
+def _messages(log: JobLog, weight: str) -> Iterator[Finding]:
+    """Yield what lines of known forms say, of one weight; what only names a result says nothing beside causes."""
+    forms: dict[Form, list[LogMessage]] = {}
+    for message in log.messages:
+        if message.form and message.form.next and message.form.weight == weight:
+            forms.setdefault(message.form, []).append(message)
+    is_explained = any(each.form and each.form.weight != RESULT and each.form.follows for each in log.messages)
+    if weight == RESULT and is_explained:
+        return
+    for form, those in [*forms.items()][:MAX_NAMED]:
+        yield _shown(form.kind, those, form)
+
+
+def _unknown(log: JobLog) -> Iterator[Finding]:
+    """Yield warnings and errors of no known form, as they are: they may be the cause, or nothing."""
+    alike: dict[str, list[LogMessage]] = {}
+    for message in log.messages:
+        if message.form is None or not message.form.next:
+            alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "0", message.text), []).append(message)
+    for those in [*alike.values()][:MAX_NAMED]:
+        yield _shown("warning" if those[0].form is None else "error", those)
+
+
+def _shown(kind: str, those: Sequence[LogMessage], form: Form | None = None) -> Finding:
+    """Return a finding that shows these lines, each text once, whom they name, and where some of them are."""
+    distinct: dict[str, LogMessage] = {}
+    for each in those:
+        distinct.setdefault(re.sub(r"0x[0-9a-f]+|^.{0,40}?\] ", "", each.text), each)
+    texts = [f"{each.process.host}: {each.text}" if each.process.host else each.text for each in distinct.values()]
+    text = "; ".join([texts[0], *(more[:MAX_MORE] for more in texts[1:MAX_ALIKE])])
+    who = {rank for each in those for rank in ranks_in(each.text, form)} if form and form.says else set()
+    if form and who:
+        text = f"{form.says.format(ranks=ranks(who))}: {text}"
+    found = f"{text} ({many(len(those), 'line')}{_on(each.process for each in those)})"
+    places = tuple(dict.fromkeys(each.at for each in those))[:3]
+    return Finding(kind, found, form.follows if form else "", form.next if form else "", places)
+
+
+def _exceptions(log: JobLog, *, is_cause: bool) -> Iterator[Finding]:
+    """Yield the exceptions of the program itself; if the job failed and no line says why, they are the reason."""
+    distinct: dict[str, list[Raised]] = {}
+    for each in log.raised:
+        if not NOT_OWN.search(each.text):
+            distinct.setdefault(each.text, []).append(each)
+    explained = {each.at for each in log.messages}
+    for text, those in [*distinct.items()][:MAX_ALIKE]:
+        if explained.isdisjoint(each.at for each in those):
+            who = next((f"{each.process.host}: " for each in those if each.process.host), "")
+            frame = f", raised at {those[0].frame}" if those[0].frame else ""
+            shown = f"{who}{text}{frame} ({many(len(those), 'traceback')}{_on(each.process for each in those)})"
+            one = finding("log.exception", *(each.at for each in those[:3]), found=shown)
+            yield one if is_cause else one._replace(follows="", next="")
+
+
+def _settings(log: JobLog) -> Iterator[Finding]:
+    """Yield versions, networks and variables in which processes differ."""
+    for name, values in sorted(log.settings.items()):
+        key = name if name in ("version", "network") else "environment" if ALIKE.search(name) else "other environment"
+        if len(values) > 1 and name != "bridge":
+            yield _differ(log, f"nccl.{key}", values, name)
+
+
+def _differ(log: JobLog, key: str, values: dict[str, Setting], name: str) -> Finding:
+    """Return that processes have different values; something follows if two are of one communicator."""
+    found = "; ".join([f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MAX_NAMED])
+    one = finding(key, *(setting.at for setting in values.values()), values=found, name=name)
+    members = ({*of.begun.values()} for of in log.communicators.values() if not of.is_several)
+    is_one_job = any(sum(not those.isdisjoint(each.processes) for each in values.values()) > 1 for those in members)
+    return one if is_one_job else one._replace(follows="", next="")
+
+
+def _absent(log: JobLog) -> Iterator[Finding]:
+    """Yield ranks without their last line; a process that fails may lose lines, so nothing follows beside a failure."""
+    is_explained = bool(log.torch.kept) or any(each.form and each.form.follows for each in log.messages)
+    for of in log.communicators.values():
+        late = sorted(set(of.begun) - set(of.complete))
+        if of.complete and late and not of.is_several:
+            hosts = named(sorted({of.begun[rank].host for rank in late}))
+            values = {"ranks": ranks(late), "name": of.name, "hosts": hosts, "rank": late[0]}
+            one = finding("nccl.incomplete", max(of.complete.values()), **values)
+            yield one._replace(follows="") if is_explained else one
+
+
+def _slow_ways(log: JobLog) -> Iterator[Finding]:
+    """Yield connections that go over sockets, without GPU-direct, or through a host's memory."""
+    for way, at in log.ways.items():
+        found = f"{many(len(at), 'line')} of connections by {way}"
+        if way == NO_DIRECT and "GeForce" in log.settings:
+            yield Finding("connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at[0],))
+        else:
+            yield finding(f"nccl.{way}", at[0], found=found)
+    networks = log.settings.get("network", {})
+    if [*networks] == ["Socket"] and not log.fast and _has_hosts(log):
+        found = "the network between hosts is sockets (`Using network Socket`)"
+        yield finding(f"nccl.{SOCKETS}", networks["Socket"].at, found=found)
+
+
+def _has_hosts(log: JobLog) -> bool:
+    """Return True if a communicator of the log has several hosts, as lines say."""
+    hosts = ({process.host for process in of.begun.values()} for of in log.communicators.values())
+    return log.nodes > 1 or any(len(those) > 1 for those in hosts)
+
+
+def _bridge(log: JobLog) -> Iterator[Finding]:
+    """Yield that Docker's bridge is used, which is a fault where the job has several hosts."""
+    for what, (processes, at) in log.settings.get("bridge", {}).items():
+        form = form_of("Connect to docker0", IN_NCCL)
+        if form and _has_hosts(log):
+            found = f"{what} uses Docker's bridge (docker0, 172.17.x.x){_on(processes)}, and the job has several hosts"
+            yield Finding("network", found, form.follows, form.next, (at,))
+
+
+def _calls(log: JobLog) -> Iterator[Finding]:
+    """Yield ranks whose last call is another one than the others'."""
+    groups: dict[str, dict[Process, tuple[int, str, Place]]] = {}
+    for (name, process), last in log.calls.items():
+        groups.setdefault(name, {})[process] = last
+    for name, calls in groups.items():
+        most = max(number for number, _, _ in calls.values())
+        behind = {process: call for process, call in calls.items() if call[0] < most}
+        ahead = {call[1]: call[2] for call in calls.values() if call[0] == most}
+        if len(ahead) > 1:
+            yield finding("nccl.calls", *ahead.values(), most=most, name=name, calls="; ".join(ahead))
+        if behind:
+            process, (number, what, line) = min(behind.items(), key=lambda item: item[1][0])
+            found = {"count": len(behind), "all": len(calls), "name": name, "most": most, "number": number}
+            one = finding("nccl.behind", line, **found, host=process.host, pid=process.pid, call=what)
+            yield one._replace(follows="") if log.torch.kept or log.messages else one
+
+
+def _last_words(log: JobLog) -> Iterator[Finding]:
+    """Yield what a reader of an unknown text would look for: the first traceback, the first errors, the last lines."""
+    at = next((lines[-1].at for lines in log.ends.values() if lines), None)
+    if at is None:
+        return
+    yield finding("log.not known")._replace(at=(at,))
+    for at, process, frame, text in log.raised[:1]:
+        who = f"{process.host}: " if process.host else ""
+        yield Finding("traceback", f"{who}{text}{f', raised at {frame}' if frame else ''}", at=(at,))
+    shown = {each.at for each in log.raised[:1]}
+    yield from (Finding("first error", line.text.strip()[:MAX_MORE], at=(line.at,)) for line in log.errors if line.at not in shown)
+    for lines in [*log.ends.values()][:MAX_ALIKE]:
+        yield from (Finding("last line", line.text.strip()[:MAX_MORE], at=(line.at,)) for line in lines)
+
+
+def _on(processes: Iterable[Process]) -> str:
+    """Return the hosts, as far as lines name them."""
+    hosts = sorted({process.host for process in processes} - {""})
+    return f" on {named(hosts)}" if hosts else ""
