@@ -74,7 +74,7 @@ class JobLog:
     torch: WatchdogLog = field(default_factory=WatchdogLog)
     communicators: dict[str, LoggedCommunicator] = field(default_factory=dict)
     settings: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by name and value
-    ways: dict[str, list[Place]] = field(default_factory=dict)  # of connections that may be slow
+    ways: dict[str, tuple[int, str, Place]] = field(default_factory=dict)  # that may be slow: lines, the first of them
     fast: bool = False  # a line of a connection between hosts is there
     nodes: int = 0  # on how many a communicator is, where NCCL prints that
     calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
@@ -96,7 +96,7 @@ PREFIX = re.compile(
     r"|(?P<unit>[\w.-]{1,253}) [\w./@-]{1,80}\[\d{1,10}\]: |(?P<service>[\w.-]{1,80}) +\| |\[pod/(?P<pod>[^\]\s]{1,300})\] "
     r"|\[default(?P<local>\d{1,6})\]:|\[(?:\d{1,6},)?(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?|[\w.-]{1,80} \[std(?:out|err)\] "
     r"|\((?P<worker>raylet|autoscaler|[^()\n]{0,120}\bpid=\d{0,10})[^()\n]{0,120}\) | {0,5}(?P<task>\d{1,6}): (?!\[[a-z](?!ank\d|efault))"
-    r"|(?:(?=[\w.-]{0,252}\d)(?P<host>[\w.-]{1,253})(?<!Error)(?<!Exception)"
+    r"|(?:(?!\d+: )(?=[\w.-]{0,252}\d)(?P<host>[\w.-]{1,253})(?<!Error)(?<!Exception)"
     r"|(?P<named>[\w.-]{1,253})(?=: (?:[\w.-]{1,253}:\d{1,10}:\d|\[(?:rank|default)\d|\[[EWFI][\d ]|[\w.]{1,80}Error: ))): "
     r"|\[rank(?P<rank>\d{1,7})\]:? ?"
 )
@@ -327,11 +327,12 @@ class _LogReader(LineReader):
         if value in values or len(values) < MAX_VALUES:
             values.setdefault(value, Setting(set(), at)).processes.add(process)
 
-    @reads(r"^(?:Channel|Ring) \d+(?:/\d+)? ?: \d+(?:\[\w+\])? -> \d+(?:\[\w+\])?.* via (.+)$")
+    @reads(r"^(?:Channel|Ring) \d+(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$")
     def connection(self, found: re.Match[str], at: Place, _: Process) -> None:
-        if way := way_of(found[1].strip()):
-            self.log.ways.setdefault(way, []).append(at)
-        self.log.fast |= found[1].startswith("NET")
+        if way := way_of(found[3].strip()):
+            count, first, where = self.log.ways.get(way, (0, f"rank {found[1]} to {found[2]}", at))
+            self.log.ways[way] = count + 1, first, where
+        self.log.fast |= found[3].startswith("NET")
 
     @reads(r"\brank (\d+) n[rR]anks (\d+)\b")
     def rank(self, found: re.Match[str], at: Place, process: Process) -> None:

@@ -144,12 +144,12 @@ def _absent(log: JobLog) -> Iterator[Finding]:
 
 def _slow_ways(log: JobLog) -> Iterator[Finding]:
     """Yield connections that go over sockets, without GPU-direct, or through a host's memory."""
-    for way, at in log.ways.items():
-        found = f"{many(len(at), 'line')} of connections by {way}"
+    for way, (count, first, at) in log.ways.items():
+        found = f"{many(count, 'line')} of connections by {way}, such as {first}"
         if way == NO_DIRECT and "GeForce" in log.settings:
-            yield Finding("connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at[0],))
+            yield Finding("connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at,))
         else:
-            yield finding(f"nccl.{way}", at[0], found=found)
+            yield finding(f"nccl.{way}", at, found=found)
     networks = log.settings.get("network", {})
     if [*networks] == ["Socket"] and not log.fast and _has_hosts(log):
         found = "the network between hosts is sockets (`Using network Socket`)"

@@ -80,12 +80,16 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
             alike = [file for file, some in kinds.items() if kind in some]
             budget.spent, budget.cut = 0, set()
             try:
-                for found in kind.findings(cast(list[Path], alike)):
-                    is_table = found.kind in log_findings.LAST_WORDS and found.at[0].file not in alone
-                    if kind is not LOG or not is_table:
-                        yield kind.name, found
+                found = kind.findings(cast(list[Path], alike))
+                yield from ((kind.name, one) for one in (_beside_tables(found, alone) if kind is LOG else found))
             except (LogError, OSError) as error:
                 if len(present) == 1 and not refused:
                     raise LogError(str(error)) from None
                 yield kind.name, Finding("unreadable", str(error))
             yield from ((kind.name, Finding("unreadable", f"{name}: {_most(budget)}")) for name in sorted(budget.cut)[:1])
+
+
+def _beside_tables(found: Iterator[Finding], alone: set[str]) -> list[Finding]:
+    """Return what a log says; of a benchmark's output, which is a table, only what is wrong."""
+    kept = [one for one in found if one.kind not in log_findings.LAST_WORDS or one.at[0].file in alone]
+    return kept if alone or len(kept) > 1 else []

@@ -182,7 +182,7 @@ def timeouts(of: WatchdogLog, size: int) -> Iterator[Finding]:
 
 
 def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> Iterator[Finding]:
-    yield from _failures(name, of)
+    yield from _failures(torch, name, of)
     numbers: dict[int, dict[TimedOutCall, list[Member]]] = {}
     for member, (number, call, _) in of.calls.items():
         numbers.setdefault(number, {}).setdefault(call, []).append(member)
@@ -197,12 +197,12 @@ def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> It
             yield finding("watchdog.timeout", *places, **of_call, follows=follows)
 
 
-def _failures(name: str, of: TimedOutGroup) -> Iterator[Finding]:
+def _failures(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Finding]:
     """Yield in which call the watchdog of a rank met a failure, where no line says that the call timed out."""
-    ranks_of = {each.rank for each in of.calls}
+    waited = {(each.rank, call[0]) for group in torch.groups.values() for each, call in group.calls.items()}
     calls: dict[int, list[Member]] = {}
     for member, (number, _) in of.failed.items():
-        if member.rank not in ranks_of:
+        if (member.rank, number) not in waited:
             calls.setdefault(number, []).append(member)
     for number, those in [*calls.items()] if name else ():
         at = [of.failed[member][1] for member in those]

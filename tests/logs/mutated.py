@@ -61,7 +61,7 @@ FORMATS: dict[str, Callable[[], list[str] | list[str | bytes]]] = {
     "benchmark": benchmarks,
     "flight recorder": dumps,
     "NCCL Inspector": inspector,
-    "NCCL log": logs,
+    "log": logs,
     "NCCL RAS": ras,
     "profiler trace": profiles,
 }

@@ -282,4 +282,4 @@ def test_a_file_with_both_is_read_as_both(tmp_path: Path, capsys: pytest.Capture
     path.write_text("n1:7:7 [0] NCCL INFO NCCL version 2.20.5\nn1:7:7 [0] NCCL WARN Out of memory\n" + text(Run()))
     assert main(["read", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["source"] for row in rows} == {"benchmark", "NCCL log"}
+    assert {row["source"] for row in rows} == {"benchmark", "log"}

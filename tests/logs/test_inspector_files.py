@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collectives_logs.inspector import begins, findings_of
-from collectives_logs.json_stream import plain
+from collectives_logs.sources import start_of
 from logs.found import finders
 
 RANKS = 4
@@ -128,7 +128,7 @@ def test_indented_archives_and_cut_lines(tmp_path: Path) -> None:
     whole = lines(2, [call(n, 70 + n) for n in range(9)])
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(whole.encode()))
-    assert begins(plain(path.read_bytes()))
+    assert begins(start_of(path))
     wanted = kinds([path])
     path.write_text("Some text {\n" + "\n".join(json.dumps(json.loads(line), indent=2) for line in whole.splitlines()))
     assert kinds([path]) == wanted

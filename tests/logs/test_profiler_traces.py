@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from collectives_logs.calls import waiting
-from collectives_logs.json_stream import CHUNK, MAX_BROKEN, objects, plain
+from collectives_logs.json_stream import MAX_BROKEN, objects
 from collectives_logs.kineto import begins, findings_of, read, shared, union
+from collectives_logs.sources import START, start_of
 from logs.found import finders
 from logs.traces import RING, Event, all_reduce, event, gemm, step, text, training, write
 
@@ -23,7 +24,7 @@ kinds, only = finders(findings_of)
 @pytest.mark.parametrize("is_gzip", [False, True])
 def test_a_trace_is_measured(is_gzip: bool, tmp_path: Path) -> None:
     (path,) = write(tmp_path, [text(training([80.0] * 8, steps=2), rank=3)], is_gzip)
-    assert begins(plain(path.read_bytes()[:1000]))
+    assert begins(start_of(path))
     trace = read(path)
     assert (trace.rank, trace.world, trace.backend, [*trace.steps]) == (3, 4, "nccl", [4000.0, 4000.0])
     assert (trace.span, trace.communication, trace.exposed) == (8000.0, 640.0, 320.0)
@@ -177,7 +178,7 @@ def test_an_archive_that_expands_is_read_in_pieces(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (1 << 26)) + gzip.compress(b'{"ph": "X"}]}'))
     tracemalloc.start()
     assert read(path).broken == 0
-    assert len(plain(path.read_bytes())) <= CHUNK
+    assert len(start_of(path)) <= START
     assert tracemalloc.get_traced_memory()[1] < 1 << 24
     tracemalloc.stop()
 
