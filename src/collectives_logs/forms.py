@@ -39,21 +39,32 @@ def _form(row: dict[str, Any]) -> Form:
     return Form(**row | {"has": tuple(BLANKS.sub("", each) for each in row["has"]), "text": pattern})
 
 
-IN_NCCL, ANYWHERE = (tuple(map(_form, TABLE[part])) for part in ("nccl", "anywhere"))
-IN_INFO = tuple(form for form in IN_NCCL if form.level == "INFO")
+class Forms:
+    """Some forms in their order, with one pattern that finds out fast whether a text can have any of them."""
+
+    def __init__(self, forms: Iterable[Form]) -> None:
+        self.forms = tuple(forms)
+        literals = dict.fromkeys(literal for form in self.forms for literal in form.has)
+        self.any = re.compile("|".join(map(re.escape, literals)))
+
+
+IN_NCCL, ANYWHERE = (Forms(map(_form, TABLE[part])) for part in ("nccl", "anywhere"))
+IN_INFO = Forms(form for form in IN_NCCL.forms if form.level == "INFO")
 
 # The literals of all forms that any line may have, as they are printed.
 LITERALS = tuple(dict.fromkeys(literal for row in TABLE["anywhere"] for literal in row["has"]))
 
 
-def form_of(text: str, forms: Iterable[Form]) -> Form | None:
+def form_of(text: str, forms: Forms) -> Form | None:
     """Return the first of these forms that a text has, or None.
 
     >>> form_of("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", IN_NCCL).kind
     'failed'
     """
     squeezed = BLANKS.sub("", text)
-    possible = (form for form in forms if any(literal in squeezed for literal in form.has))
+    if forms.any.search(squeezed) is None:
+        return None
+    possible = (form for form in forms.forms if any(literal in squeezed for literal in form.has))
     return next((form for form in possible if form.text.search(text)), None)
 
 

@@ -259,16 +259,16 @@ class _LogReader(LineReader):
         if not writer and (newest := self.records.get(self.newest)):  # what was wrapped has no prefix
             is_inside = re.match(r"[a-z]+ ", begun) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
             writer, is_new = ("", is_new) if is_new and not is_inside else (self.newest, None)
-        if is_new or END.search(text):
+        if writer in self.records and (is_new or END.search(text)):
             self.close(writer)
         if len(self.records) >= MAX_OPEN:
             self.end()
         if is_new:
             self.records[writer] = _Record(at, process, rank)
             self.newest = writer
-        if not heads and (found := VERSION.search(text)):
+        if is_known and (found := VERSION.search(text)):
             self.version(found, at, process)
-        if GEFORCE.search(begun):
+        if is_known and GEFORCE.search(begun):
             self.setting("GeForce", "", process, at)
         if (is_new or not heads) and (record := self.records.get(writer)):
             record.texts.append(begun)
@@ -318,7 +318,7 @@ class _LogReader(LineReader):
         whole = f"{source or ''}{text[:MAX_READ]}"
         if level == "WARN" or "No route to host" in text:  # NCCL tries that again for minutes
             self.message(LogMessage(at, process, text, form_of(whole, IN_NCCL)))
-        elif form := form_of(whole, IN_INFO):
+        elif level == "INFO" and (form := form_of(whole, IN_INFO)):
             self.message(LogMessage(at, process, text, form))
         self.take(text, at, process)
 
