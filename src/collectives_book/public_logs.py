@@ -27,8 +27,8 @@ from typing import Any
 import pandas as pd
 
 from collectives.files import replace
-from collectives_logs.sources import LogError
 from collectives_logs.read import read as findings_in
+from collectives_logs.sources import LogError
 
 TABLE = Path(__file__).parents[2] / "experiments/results/reference/public-logs.csv"
 HEALTHY = "healthy"

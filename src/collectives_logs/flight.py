@@ -26,7 +26,7 @@ from collectives_logs.flight_calls import (
     waiting_ranks,
     waits_of,
 )
-from collectives_logs.flight_dump import MAX_ENTRIES, Dump, Entry, read
+from collectives_logs.flight_dump import MAX_ENTRIES, Dump, Entry, PickledParts, read
 from collectives_logs.sources import LogError, Place
 
 # Ranks whose entries are read in full; of more, the last ones of each.
@@ -41,9 +41,10 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
     """Yield the findings in these dumps, a file for each rank. Raises LogError if none of them can be read."""
     dumps: dict[int, Dump] = {}
     broken: list[LogError] = []
+    left = PickledParts()
     for path in paths:
         try:
-            dump = read(path, max(FEWEST, MAX_ENTRIES // len(paths)))
+            dump = read(path, max(FEWEST, MAX_ENTRIES // len(paths)), left)
         except LogError as error:
             broken.append(error)
             continue

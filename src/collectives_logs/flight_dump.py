@@ -13,6 +13,7 @@ import pickle
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -85,8 +86,8 @@ def begins(start: bytes) -> bool:
     return looks and not is_trace and any(key in start for key in (b"collective_seq_id", b"pg_config"))
 
 
-def read(path: Path, most: int = MAX_ENTRIES) -> Dump:
-    """Return the dump in a file, the last ``most`` entries of it. Raises LogError, in one line."""
+def read(path: Path, most: int = MAX_ENTRIES, left: PickledParts | None = None) -> Dump:
+    """Return the dump in a file, the last ``most`` entries of it; `left`: parts of all pickles. Raises LogError."""
     try:
         data = b""
         with opened(path) as file:
@@ -95,7 +96,7 @@ def read(path: Path, most: int = MAX_ENTRIES) -> Dump:
         room, dicts = (MAX_BYTES, 0) if is_pickle else (MAX_JSON, data.count(b"{"))
         if len(data) > room or dicts > MAX_DICTS:
             raise ValueError(f"got over {room:,} bytes, or over {MAX_DICTS:,} dicts in JSON, expected a rank's dump")
-        value = load(data) if is_pickle else json.loads(data, parse_constant=_refuse)
+        value = load(data, left) if is_pickle else json.loads(data, parse_constant=_refuse)
         return _dump(path, value, most)
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
@@ -279,9 +280,9 @@ def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
     act = pickle._Unpickler.dispatch[opcode]
 
     def counted(loader: Any) -> None:
-        loader.parts += parts
-        if loader.parts > MAX_PICKLED:
-            raise ValueError(f"more than {MAX_PICKLED:,} parts")
+        loader.left.parts -= parts
+        if loader.left.parts < 0:
+            raise ValueError(f"more than {MAX_PICKLED:,} parts in all files")
         for key in loader.stack[keys] if keys else ():
             if type(key) not in (str, int):
                 raise ValueError("keys that are no strings")
@@ -290,12 +291,19 @@ def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
     return counted
 
 
+@dataclass
+class PickledParts:
+    """The parts that all pickles of a call may still have."""
+
+    parts: int = MAX_PICKLED
+
+
 class _Plain(pickle._Unpickler):
-    parts = 0
+    left: PickledParts
     dispatch = {opcode: _counted(opcode, 2) for opcode in MAKING} | {opcode: _counted(opcode, 1) for opcode in NAMING}
 
 
-def load(data: bytes) -> Any:
+def load(data: bytes, left: PickledParts | None = None) -> Any:
     """Return the value in a pickle of protocol 2 to 5. Raises ValueError, in one line, for one not plain, or broken.
 
     >>> import pickle
@@ -307,6 +315,7 @@ def load(data: bytes) -> Any:
     ValueError: got a pickle with opcode 0x93, expected one of plain values
     """
     loader = _Plain(io.BytesIO(data))
+    loader.left = left or PickledParts()
     try:
         return loader.load()
     except KeyError as error:

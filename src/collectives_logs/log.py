@@ -88,18 +88,26 @@ MAX_RANKS, MAX_POINTERS, MAX_WARNINGS, MAX_VALUES = 1 << 16, 1 << 20, 1 << 14, 1
 MAX_VERSIONS = 64
 MAX_ERRORS, MAX_ENDS, LAST_LINES = 3, 64, 6
 
-# What launchers print before a line: a time or a line's number, a quotation's mark, the writer; and the job's rank.
-PREFIX = re.compile(
-    r"(?P<time>>{1,3} ?|\s{0,8}\| |\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,12} ?(?:Z|[+-]\d\d:?\d\d)?\]?:? (?:std(?:out|err) [FP] )?"
-    r"| {0,7}\d{1,7}(?:\t|:(?=[^\s\d]))|std(?:out|err): )"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?P<syslog>[\w.-]{1,253}) [\w./@-]{1,80}(?:\[\d{1,10}\])?: "
-    r"|(?P<unit>[\w.-]{1,253}) [\w./@-]{1,80}\[\d{1,10}\]: |(?P<service>[\w.-]{1,80}) +\| |\[pod/(?P<pod>[^\]\s]{1,300})\] "
-    r"|\[default(?P<local>\d{1,6})\]:|\[(?:\d{1,6},)?(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?|[\w.-]{1,80} \[std(?:out|err)\] "
-    r"|\((?P<worker>raylet|autoscaler|[^()\n]{0,120}\bpid=\d{0,10})[^()\n]{0,120}\) | {0,5}(?P<task>\d{1,6}): (?!\[[a-z](?!ank\d|efault))"
-    r"|(?:(?!\d+: )(?=[\w.-]{0,252}\d)(?P<host>[\w.-]{1,253})(?<!Error)(?<!Exception)"
-    r"|(?P<named>[\w.-]{1,253})(?=: (?:[\w.-]{1,253}:\d{1,10}:\d|\[(?:rank|default)\d|\[[EWFI][\d ]|[\w.]{1,80}Error: ))): "
-    r"|\[rank(?P<rank>\d{1,7})\]:? ?"
-)
+# What stands before a line, by what it is: a time, a line's number or a quotation's mark, which say nothing of the
+# writer; and what launchers print, of which the group names the writer.
+PREFIXES = {
+    "time": r">{1,3} ?|\s{0,8}\| |std(?:out|err): | {0,7}\d{1,7}(?:\t|:(?=[^\s\d]|  ))"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,12} ?(?:Z|[+-]\d\d:?\d\d)?\]?:? (?:std(?:out|err) [FP] )?",
+    "syslog": r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? ([\w.-]{1,253}) [\w./@-]{1,80}(?:\[\d{1,10}\])?: ",
+    "unit": r"([\w.-]{1,253}) [\w./@-]{1,80}\[\d{1,10}\]: ",
+    "service": r"([\w.-]{1,80}) +\| ",
+    "pod": r"\[pod/([^\]\s]{1,300})\] ",
+    "local_rank": r"\[default(\d{1,6})\]:",
+    "mpi_rank": r"\[(?:\d{1,6},)?(\d{1,6})\]<std(?:out|err)>: ?",
+    "tagged": r"([\w.-]{1,80}) \[std(?:out|err)\] ",
+    "worker": r"\((raylet|autoscaler|[^()\n]{0,120}\bpid=\d{0,10})[^()\n]{0,120}\) ",
+    "task": r" {0,5}(\d{1,6}): (?!\[(?![EWFI][\d ])[A-Za-z](?!ank\d|efault))",  # not in a list of Horovod's
+    "host": r"(?!\d+: )(?=[\w.-]{0,252}\d)([\w.-]{1,253})(?<!Error)(?<!Exception): ",
+    "named": r"([\w.-]{1,253}): (?=[\w.-]{1,253}:\d{1,10}:\d|\[(?:rank|default)\d|\[[EWFI][\d ]|[\w.]{1,80}Error: )",
+    "rank": r"\[rank(\d{1,7})\]:? ?",
+}
+PREFIX = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in PREFIXES.items()))
+NUMBERED = {"task": "task ", "mpi_rank": "rank ", "local_rank": "local rank ", "rank": "rank "}
 MAX_PREFIXES = 6
 REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\][^\n]{0,200}$")
 # An author who quotes a log may have left out host and process, and the device, too; before 2.4 NCCL left out its name.
@@ -122,7 +130,9 @@ OWN_WORDS = (
     "ProcessGroup", "Rank ", "] finished", "] joined", "lagging ranks", "Traceback", "GeForce", "GTX", "TITAN", "RTX ",
 )  # fmt: skip
 WORDS = re.compile("|".join(map(re.escape, dict.fromkeys((*OWN_WORDS, *LITERALS)))))
-SPEAKS = re.compile(r"\b(?:\w*error|fatal|failed|failure|killed|aborted|segmentation fault|core dumped)\b", re.IGNORECASE)
+SPEAKS = re.compile(
+    r"\b(?:\w*error|fatal|failed|failure|killed|aborted|segmentation fault|core dumped)\b", re.IGNORECASE
+)
 # Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
 END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
 MAX_LINES, MAX_READ, MAX_SHOWN = 12, 1 << 12, 600
@@ -209,24 +219,23 @@ def without_prefix(text: str) -> tuple[str, str, int, str]:
     """Return a line's writer, what to call it, the job's rank of it (-1: unknown), and the line without these.
 
     >>> without_prefix("2026-11-29T04:30:31.5Z stdout F [rank3]: ValueError: x")
-    ('[rank3]: ', 'rank 3', 3, 'ValueError: x')
+    ('[rank3]:', 'rank 3', 3, 'ValueError: x')
     >>> without_prefix(" 3: loss 0.3"), without_prefix("ValueError: x")
-    ((' 3: ', 'task 3', -1, 'loss 0.3'), ('', '', -1, 'ValueError: x'))
+    (('3:', 'task 3', -1, 'loss 0.3'), ('', '', -1, 'ValueError: x'))
     """
     start, writer, label, rank = 0, "", "", -1
     for _ in range(MAX_PREFIXES):
         found = PREFIX.match(text, start)
         if found is None or found.end() == start:
             break
-        start, kind = found.end(), found.lastgroup
+        start, kind = found.end(), str(found.lastgroup)
         if kind == "time":
             continue
-        writer += found[0]
+        name = found[found.re.groupindex[kind] + 1]
+        writer, label = writer + found[0].strip(), NUMBERED.get(kind, "") + name
         if kind == "rank":
-            rank = int(found["rank"])
-            return writer, f"rank {rank}", rank, text[start:]
-        what = {"task": "task ", "mpi": "rank ", "local": "local rank "}.get(kind or "", "")
-        label = f"{what}{found[kind]}" if kind else label
+            rank = int(name)
+            break
     return writer, label, rank, text[start:]
 
 
@@ -255,10 +264,11 @@ class _LogReader(LineReader):
         if writer in self.tracing or "Traceback" in begun:
             self.traceback(writer, at, process, begun)
         is_known = not heads and WORDS.search(begun) is not None
-        is_new = TORCH.search(begun) or (is_known and form_of(begun, ANYWHERE)) or (is_known and _opens(begun))
-        if not writer and (newest := self.records.get(self.newest)):  # what was wrapped has no prefix
+        is_new = bool(TORCH.search(begun)) or (is_known and (_opens(begun) or form_of(begun, ANYWHERE) is not None))
+        newest = self.records.get(self.newest)
+        if newest and writer != self.newest and self.newest.startswith(writer):  # what was wrapped has no prefix
             is_inside = re.match(r"[a-z]+ ", begun) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
-            writer, is_new = ("", is_new) if is_new and not is_inside else (self.newest, None)
+            writer, is_new = (writer, True) if is_new and not is_inside else (self.newest, False)
         if writer in self.records and (is_new or END.search(text)):
             self.close(writer)
         if len(self.records) >= MAX_OPEN:
@@ -395,4 +405,4 @@ class _LogReader(LineReader):
 
 def _opens(text: str) -> bool:
     """Return True if a line is the first of a form that has several lines."""
-    return "first observed failure" in text or "submitted to be reduced" in text or "exited with non-zero status" in text
+    return "first observed failure" in text or "submitted to be reduced" in text

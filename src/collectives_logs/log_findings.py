@@ -49,7 +49,9 @@ def findings(log: JobLog) -> Iterator[Finding]:
     size = several[0].size if len(several) == 1 and not several[0].is_several else 0
     found = [*_messages(log, CAUSE)]
     waited = [*timeouts(log.torch, size)]
-    has_failed = bool(waited) or any(each.form and each.form.weight != CAUSE and each.form.follows for each in log.messages)
+    has_failed = bool(waited) or any(
+        each.form and each.form.weight != CAUSE and each.form.follows for each in log.messages
+    )
     found += _exceptions(log, is_cause=has_failed and not any(one.follows for one in found))
     found += [*waited, *_settings(log)]
     found += [*_unknown(log), *_messages(log, CONSEQUENCE), *_messages(log, RESULT)]
@@ -199,7 +201,11 @@ def _last_words(log: JobLog) -> Iterator[Finding]:
         who = f"{process.host}: " if process.host else ""
         yield Finding("traceback", f"{who}{text}{f', raised at {frame}' if frame else ''}", at=(at,))
     shown = {each.at for each in log.raised[:1]}
-    yield from (Finding("first error", line.text.strip()[:MAX_MORE], at=(line.at,)) for line in log.errors if line.at not in shown)
+    yield from (
+        Finding("first error", line.text.strip()[:MAX_MORE], at=(line.at,))
+        for line in log.errors
+        if line.at not in shown
+    )
     for lines in [*log.ends.values()][:MAX_ALIKE]:
         yield from (Finding("last line", line.text.strip()[:MAX_MORE], at=(line.at,)) for line in lines)
 

@@ -86,7 +86,9 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
                 if len(present) == 1 and not refused:
                     raise LogError(str(error)) from None
                 yield kind.name, Finding("unreadable", str(error))
-            yield from ((kind.name, Finding("unreadable", f"{name}: {_most(budget)}")) for name in sorted(budget.cut)[:1])
+            yield from (
+                (kind.name, Finding("unreadable", f"{name}: {_most(budget)}")) for name in sorted(budget.cut)[:1]
+            )
 
 
 def _beside_tables(found: Iterator[Finding], alone: set[str]) -> list[Finding]:

@@ -92,7 +92,8 @@ class Unpacked:
 
     def read1(self, size: int) -> bytes:
         """Return the next bytes, which may be fewer than asked for."""
-        return self.budget.take(self.file.read1(size), self.name)  # type: ignore[attr-defined]
+        data = bytes(self.file.read1(size))  # type: ignore[attr-defined]  # both kinds of file have it
+        return self.budget.take(data, self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +148,7 @@ def start_of(path: Path) -> bytes:
     """Return the first bytes of a file without its compression, as UTF-8 where it is UTF-16. Raises OSError."""
     start = b""
     with opened(path) as file:
-        start = file.read(START)
+        start = bytes(file.read(START))
     code = encoding(start)
     return start if code == "utf8" else start.decode(code, "replace").encode()
 

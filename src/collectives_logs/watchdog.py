@@ -86,6 +86,8 @@ class TimedOutGroup:
         for of in (self.enqueued, self.completed):
             for each in [each for each in of if each.job < 0 and each.rank in known]:
                 of[known[each.rank]] = max(of.pop(each), of.get(known[each.rank], -1))
+        for each in [each for each in self.failed if each.job < 0 and each.rank in known]:
+            self.failed.setdefault(known[each.rank], self.failed.pop(each))
         for each in [each for each in self.calls if each.job < 0 and each.rank in known]:
             self.add(known[each.rank], *self.calls.pop(each))
 

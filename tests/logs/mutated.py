@@ -17,8 +17,8 @@ from pathlib import Path
 
 from collectives.cli import main
 from collectives_logs.finding import Finding
-from collectives_logs.sources import LogError
 from collectives_logs.read import read
+from collectives_logs.sources import LogError
 from logs import benchmark_logs, flight_dumps, nccl_logs, test_inspector_files, test_ras_reports, traces
 from logs.test_nccl_logs import JOBS
 

@@ -1,5 +1,6 @@
 """Jobs that fail, as many libraries print it, each with its truth: what is said is true, and no other rank is named."""
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from collectives_logs.finding import Finding
-from collectives_logs.sources import numbered
 from collectives_logs.log import read as read_lines
 from collectives_logs.log_findings import findings
 from collectives_logs.read import read as read_files
+from collectives_logs.sources import numbered
 from logs.nccl_logs import Job, call, head, lines
 
 E = "[E1019 10:18:52.123456789 ProcessGroupNCCL.cpp:{}] "
@@ -370,20 +371,124 @@ LAUNCHERS: dict[str, Callable[[str], str]] = {
     "Open MPI": lambda line: f"[1,3]<stderr>:{line}",
     "pdsh": lambda line: f"node0: {line}",
     "colours": lambda line: f"\x1b[32m{line}\x1b[0m",
+    "journald": lambda line: f"Nov 29 04:30:31 node0 python[123]: {line}",
+    "docker compose": lambda line: f"worker-1  | {line}",
+    "kubectl": lambda line: f"[pod/train-0/main] {line}",
+    "an actor of Ray": lambda line: f"(Actor pid=77, ip=10.0.0.3) {line} [repeated 7x across cluster]",
+    "accelerate": lambda line: f"stderr: {line}",
+    "a quotation": lambda line: f"> {line}",
+    "grep -n": lambda line: f"123:{line}",
+    "a time and a task": lambda line: f"2024-05-01 10:00:00.123 7: {line}",
 }
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize(
-    "name", ["a rank that had not enqueued the call", "out of memory, then a timeout", "torch's analyser"]
-)
+@pytest.mark.parametrize("name", [name for name in TRUTHS if "wrapped" not in name])
 def test_what_a_launcher_prints_before_a_line_does_not_matter(name: str, launcher: str) -> None:
     from collectives_logs.sources import COLOURS
 
     truth = TRUTHS[name]
     log = [COLOURS.sub("", LAUNCHERS[launcher](line)) for line in truth.log]
     own = "\n".join(f"{one.found}; {one.follows}" for one in read(log) if one.kind == truth.kind)
+    said = "\n".join(f"{one.found}; {one.follows}" for one in read(log))
     assert [word for word in truth.says if word not in own] == []
+    assert [word for word in truth.innocent if re.search(rf"{word}\b", said)] == []
+
+
+# Where a line that is lost changes what the others prove.
+DEPENDS = {"two groups at one number", "a rank that had enqueued the call"}
+
+
+@pytest.mark.parametrize("name", sorted({*TRUTHS} - DEPENDS))
+def test_no_cut_or_mixture_of_lines_accuses_the_innocent(name: str) -> None:
+    """A log that was cut anywhere, lost lines, or has another rank's lines between its own."""
+    chance, truth = random.Random(name), TRUTHS[name]
+    for _ in range(40):
+        log = [line for line in truth.log if chance.random() < 0.8]
+        if log and chance.random() < 0.5:
+            log[-1] = log[-1][: chance.randrange(len(log[-1]))]
+        mixed = [each for line in log for each in (["step 1, loss 0.3"] * (chance.random() < 0.3)) + [line]]
+        said = "\n".join(f"{one.found}; {one.follows}" for one in read(mixed) if one.follows)
+        assert [word for word in truth.innocent if re.search(rf"{word}\b", said)] == []
+
+
+# Lines of each form that no other test has, and words of what is said of them.
+FORMS = {
+    "[n7:1:0:1] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))": "crashed in",
+    "srun: error: node7: tasks 3,8-9: Segmentation fault (core dumped)": "ranks 3, 8–9 crashed",
+    "srun: error: node7: task 3: Exited with exit code 1": "rank 3 ended",
+    "libfabric:85:17::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list": "no EFA device",
+    "n:1:1 [0] ofi:9 NCCL WARN NET/OFI Request 0x7f00aa completed with error. RC: 5": "over libfabric (EFA) failed",
+    "n:1:1 [0] NCCL INFO NET/OFI No eligible providers were found": "no EFA device",
+    "[rank5]:[E626 16:48:25.4 ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank 5]  failure detected by "
+    "watchdog at work sequence id: 49 PG status: last enqueued work: 51, last completed work: 48": (
+        "rank 5 failed or timed out in call 49 of group 0 (default_pg); last enqueued 51, completed 48"
+    ),
+    '[rank1]:[E1 1:1:1.1 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0 Rank 1] Failed to check the "should dump" flag on '
+    "TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe": "usually rank 0, has ended",
+    "h:1:1 [0] /a/ubuntu-22.04/src/init.cc:179 NCCL WARN hipIpcGetMemHandle failed : invalid argument": "two AMD GPUs",
+    "h:1:1 [0] misc/ibvwrap.cc:280 NCCL WARN Call to ibv_create_qp failed": "limit of locked memory",
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error.": "without",
+    "(raylet) 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed": "Ray killed a worker",
+    "E06 p.cpp:2] Worker: Process failed for slice (local_nic: mlx5_7, peer_nic: 10.9.8.7:1@mlx5_0): transport retry "
+    "counter exceeded": "did not answer",
+    "Test CUDA failure common.cu:1045 'CUDA driver version is insufficient for CUDA runtime version'": "is older than",
+    "h:1:1 [0] net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local catastrophic error": "the NIC or",
+    "h:1:1 [0] net_ib.cc:101 NCCL WARN NET/IB : async fatal event on QP: local access violation work queue error": (
+        "refused a request"
+    ),
+    "h:1:1 [0] net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer n2<7> with status=9 opcode=0": "the request as",
+    "h:1:1 [0] s.cc:9 NCCL WARN socketStartConnect: Connect to 127.0.0.1<4711> failed : Connection refused": "loopback",
+    "NVRM: fallen off the bus and is not responding to commands.": "lost a GPU",
+    "grads/dense_7 [missing ranks: 0, 3]": "missing: ranks 0, 3",
+    "Stalled ops: a.weight [ready ranks: 5, 1, 4, 2, 3], b.weight [ready ranks: 1, 7]": "ready: ranks 1–5, 7",
+    "  Process name: [[29973,1],6]": "rank 6 ended with an error",
+    "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD": "rank 3 called MPI_ABORT",
+    "[2023-07-10 04:26:35,999] [ERROR] [launch.py:324:sigkill_handler] ['a.py'] exits with return code = -11": (
+        "crashed in native code"
+    ),
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 17912 got signal: 1": "SIGHUP",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ": "launcher saw a process end",
+}
+
+
+@pytest.mark.parametrize("line", FORMS)
+def test_a_line_of_each_form_is_explained(line: str) -> None:
+    marked = [f"{one.found}; {one.follows}" for one in read(["step 1", line]) if one.follows]
+    assert [FORMS[line] in each for each in marked] == [True]
+
+
+HEALTHY = [
+    "step 10: loss 2.3, val error rate 0.3, 0 failed, nothing killed",
+    "The out of memory test passed; retry 1/3 ok; aborted transactions: 0",
+    'h:1:1 [0] init.cc:136 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to hang!',
+    "h:1:1 [0] NCCL INFO P2P is disabled between connected GPUs 6 and 7. You can repress this message with X=1.",
+    "h:1:1 [0] NCCL INFO NET/OFI Selected Provider is efa",
+    "h:1:1 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
+    "Traceback (most recent call last):",
+    "ModuleNotFoundError: No module named 'apex'",
+    "srun: job 7 queued and waiting for resources",
+    "exits with return code = 0",
+]
+
+
+def test_lines_that_healthy_jobs_print_accuse_nobody() -> None:
+    for line in HEALTHY:
+        assert [one.found for one in read(["step 1", line, "done"]) if one.follows] == []
+    assert [one.found for one in read(HEALTHY) if one.follows] == []
+
+
+def test_ranks_that_differ_are_on_the_screen() -> None:
+    """The shapes of two ranks, and two collectives of one number where no line names the group."""
+    shapes = [f"[rank{r}]: RuntimeError: op.preamble.length <= op.nbytes. {164 - r} vs 160" for r in range(2)]
+    (found,) = [one for one in read(shapes) if one.follows]
+    assert "164 vs 160" in found.found
+    assert "163 vs 160" in found.found
+    calls = [timeout(7, 7, 42, "BROADCAST"), timeout(3, 3, 42)]
+    found = next(one for one in read(calls) if one.kind == "calls")
+    assert "rank 7: BROADCAST" in found.found
+    assert "rank 3: ALLREDUCE" in found.found
+    assert "if these ranks made it in one process group" in found.follows
 
 
 def test_an_error_behind_a_progress_bar(tmp_path: Path) -> None:
@@ -476,7 +581,10 @@ def test_an_exception_is_the_reason_where_no_other_line_says_why_the_job_failed(
     assert [one.follows for one in beside if one.kind == "exception"] == [""]
     assert [one.kind for one in read(raised) if one.follows] == []  # a program may have caught it
     assert "rank 1: ValueError" in next(one.found for one in read(raised) if one.kind == "traceback")
-    of_others = [*raised[:-1], "[rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited"]
+    of_others = [
+        *raised[:-1],
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited",
+    ]
     assert "exception" not in [one.kind for one in read([timeout(0, 0, 3), *of_others])]
 
 
@@ -562,7 +670,7 @@ def test_lines_of_other_libraries(text: str, kind: str, says: str) -> None:
         ("[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -7", "/dev/shm"),
         ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL", "was killed"),
         ("RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.", "data loader was killed"),
-        ("mpirun noticed that process rank 3 with PID 77 on node n7 exited on signal 11 (Segmentation)", "the launcher names"),
+        ("mpirun noticed that process rank 3 with PID 77 on node n7 exited on signal 11 (Segmentation)", "names the"),
         ("[12.3] NVRM: Xid (PCI:0000:1a:00): 79, pid=77, GPU has fallen off the bus.", "lost a GPU"),
         ("E0101 api.py:826] failed (exitcode: -9) local_rank: 3 (pid: 1016) of binary: /usr/bin/python", "was killed"),
     ],

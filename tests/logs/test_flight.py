@@ -11,10 +11,10 @@ import pytest
 
 from collectives.cli import main
 from collectives_logs.finding import Finding
-from collectives_logs.sources import LogError
 from collectives_logs.flight import findings_of
 from collectives_logs.flight_calls import disagreement
 from collectives_logs.flight_dump import Entry, Shapes, load, read
+from collectives_logs.sources import LogError
 from logs.flight_dumps import OTHERS, Dumps, Job, Step, dumps, job, written
 
 FORMS = ("pickle", "json")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from collectives_logs.sources import Place, lines_of, numbered
 from collectives_logs.log import JobLog
 from collectives_logs.log import read as read_lines
 from collectives_logs.log_findings import LAST_WORDS, findings
+from collectives_logs.sources import Place, lines_of, numbered
 from logs.found import finders
 from logs.nccl_logs import Job, call, head, lines, watchdog
 
@@ -62,7 +62,11 @@ def replaced(was: str, becomes: str, often: int = -1) -> Callable[[list[str]], l
             "connection",
             "4 lines of connections by InfiniBand without GPU-direct, such as rank 3 to 4",
         ),
-        (replaced("via NET/IB/0/GDRDMA", "via NET/Socket/0", 1), "connection", "1 line of connections by sockets, such as rank 3 to 4"),
+        (
+            replaced("via NET/IB/0/GDRDMA", "via NET/Socket/0", 1),
+            "connection",
+            "1 line of connections by sockets, such as rank 3 to 4",
+        ),
         (
             replaced("via P2P/CUMEM", "via SHM/direct/direct", 1),
             "connection",

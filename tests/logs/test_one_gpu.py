@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from collectives_logs.sources import numbered
 from collectives_logs.log import read
 from collectives_logs.log_findings import findings
+from collectives_logs.sources import numbered
 
 FOLDER = Path(__file__).parent / "one_gpu"
 

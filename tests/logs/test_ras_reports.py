@@ -6,8 +6,8 @@ import pytest
 
 from collectives.cli import main
 from collectives_logs.finding import Finding
-from collectives_logs.sources import numbered
 from collectives_logs.ras import begins, findings, read
+from collectives_logs.sources import numbered
 
 VERSION = ["NCCL version 2.26.2 compiled with CUDA 12.6", "CUDA runtime version 12060, driver version 12060", ""]
 SUMMARY = """Job summary

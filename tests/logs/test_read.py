@@ -209,7 +209,9 @@ def test_a_file_that_nothing_explains_is_shown_as_its_reader_would_look_at_it(
 def test_the_file_of_a_culprit_is_read_beside_those_that_wait(tmp_path: Path) -> None:
     for rank in range(15):
         _written(tmp_path / f"rank_{rank}.log", f"step 1\n{watchdog(rank)}\n".encode())
-    _written(tmp_path / "rank_15.log", b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
+    _written(
+        tmp_path / "rank_15.log", b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+    )
     first = next(one for _, one in read([tmp_path]) if one.follows)
     assert first.at[0].file.endswith("rank_15.log")
     assert "CUDA out of memory" in first.found

@@ -22,7 +22,7 @@ def test_most_agree_with_what_their_authors_say_and_no_row_has_a_path() -> None:
 
 
 def test_false_statements_are_counted_apart_from_right_answers() -> None:
-    faulty = NOTHING | {"expected": "timeout", "sources": "NCCL log", "found": "timeout; ring", "at_first": "ring"}
+    faulty = NOTHING | {"expected": "timeout", "sources": "log", "found": "timeout; ring", "at_first": "ring"}
     faulty |= {"false": "ring", "false_at_first": "ring"}
     healthy = faulty | {"expected": "healthy", "found": "", "false": ""}
     healthy |= {"at_first": "dip; graph", "false_at_first": "dip; graph"}
@@ -51,8 +51,8 @@ def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
     public_logs.main(str(tmp_path), table)
     before, after = public_logs.rows(table).to_dict("records")
     assert before == absent
-    assert (after["found"], after["sources"]) == ("connection", "NCCL log")
-    assert after["first"].startswith("4 connections by sockets between nodes, such as rank 3 to 4")
+    assert (after["found"], after["sources"]) == ("connection", "log")
+    assert after["first"].startswith("4 lines of connections by sockets, such as rank 3 to 4")
 
 
 def test_a_table_that_is_written_reads_the_same(tmp_path: Path) -> None:

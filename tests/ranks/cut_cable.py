@@ -25,8 +25,8 @@ from collectives.emulator.hosts import INTERFACE
 from collectives.launch import gpus
 from collectives.processes import POLL_SECONDS, ChildProcess, end
 from collectives_logs.cli import row
-from collectives_logs.sources import LogError
 from collectives_logs.read import read
+from collectives_logs.sources import LogError
 
 Row = dict[str, Any]
 
