@@ -185,6 +185,10 @@ ROW = re.compile(
 )
 VALUES = re.compile(r"(?:(?:^|[ \t]{1,40})(?:-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|N/A|-?nan|-?inf))*")
 
+# The columns of nccl-tests behind the type, for rows that were quoted without their titles.
+COLUMNS_OF_ROWS = ["root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"]
+MOST_OFF = 0.05
+
 # A row that was cut goes on with at least a time and two rates.
 LEAST_REST = 3
 
@@ -205,7 +209,8 @@ def has_table(start: bytes) -> bool:
     (True, False)
     """
     text = COLOURS.sub("", start.decode("utf8", "replace"))
-    return any(pattern.search(text) for pattern in (CONFIG, TITLES, FAILED))
+    has_head = any(pattern.search(text) for pattern in (CONFIG, TITLES, FAILED))
+    return has_head or any(_titles_of(line) for line in text.splitlines())
 
 
 def printed_tables(lines: Iterable[LogLine], hints: list[str]) -> Iterator[BenchmarkTable]:
@@ -247,8 +252,23 @@ def _read(begun: PrintedTable, at: Place, text: str) -> None:
         begun.titles = [title for title in text[found.end() :].split() if title not in ("redop", "timestamp")]
     elif found := FAILED.search(text):
         head.failure = head.failure or (at, found[0])
-    elif begun.titles:
+    elif begun.titles or (titles := _titles_of(text)):
+        begun.titles = begun.titles or titles
         _below_titles(begun, at, _alone(head, text))
+
+
+def _titles_of(text: str) -> list[str]:
+    """Return the titles that a row has by its numbers alone: all are there, and algbw is size over time.
+
+    >>> _titles_of("1048576 262144 float sum -1 105.9 9.90 17.33 0 106.0 9.89 17.31 0")[:4], _titles_of("8 2 float 1")
+    (['root', 'time', 'algbw', 'busbw'], [])
+    """
+    found = ROW.search(text)
+    values = _values(text, found.end()) if found else []
+    if found is None or len(values) != len(COLUMNS_OF_ROWS) or not values[1] > 0 or not values[2] >= 1:
+        return []
+    is_rate = abs(float(found[1]) / values[1] / 1e3 / values[2] - 1) < MOST_OFF
+    return COLUMNS_OF_ROWS if is_rate else []
 
 
 def _below_titles(begun: PrintedTable, at: Place, text: str) -> None:

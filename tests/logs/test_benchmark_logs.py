@@ -283,3 +283,17 @@ def test_a_file_with_both_is_read_as_both(tmp_path: Path, capsys: pytest.Capture
     assert main(["read", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["source"] for row in rows} == {"benchmark", "log"}
+
+
+def test_rows_that_were_quoted_without_their_titles_are_a_table(tmp_path: Path) -> None:
+    whole = text(Run()).splitlines()
+    rows = [line for line in whole if re.match(r"\s+\d+\s+\d+\s+\w+", line)]
+    path = tmp_path / "all_reduce.txt"
+    path.write_text("\n".join(["they measured:", *rows]))
+    (quoted,) = tables_of(path)
+    path.write_text("\n".join(whole))
+    (table,) = tables_of(path)
+    assert quoted.nbytes.tolist() == table.nbytes.tolist()
+    assert quoted.times.tolist() == table.times.tolist()
+    assert begins("\n".join(rows).encode())
+    assert not begins(b"1048576 262144 float sum -1 105.9 50.00 17.33 0 106.0 9.89 17.31 0")  # no rate of this time

@@ -14,8 +14,8 @@ The file is untrusted: it is parsed as data, and oversized input is refused befo
 """
 
 import json
-import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -179,7 +179,7 @@ def _list(value: Any, name: str) -> list[Any]:
 
 def _positive(top: dict[str, Any], name: str) -> float:
     value = top.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name}: got {short(value)}, expected a number above 0")
     return float(value)
 
