@@ -187,7 +187,8 @@ VALUES = re.compile(r"(?:(?:^|[ \t]{1,40})(?:-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\
 
 # The columns of nccl-tests behind the type, for rows that were quoted without their titles.
 COLUMNS_OF_ROWS = ["root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"]
-MOST_OFF = 0.05
+# How far a rate may be from size over time: a part of it, and the hundredths that it is printed with.
+MOST_OFF, ROUNDED = 0.05, 0.01
 
 # A row that was cut goes on with at least a time and two rates.
 LEAST_REST = 3
@@ -265,10 +266,10 @@ def _titles_of(text: str) -> list[str]:
     """
     found = ROW.search(text)
     values = _values(text, found.end()) if found else []
-    if found is None or len(values) != len(COLUMNS_OF_ROWS) or not values[1] > 0 or not values[2] >= 1:
+    if found is None or len(values) != len(COLUMNS_OF_ROWS) or not values[1] > 0:
         return []
-    is_rate = abs(float(found[1]) / values[1] / 1e3 / values[2] - 1) < MOST_OFF
-    return COLUMNS_OF_ROWS if is_rate else []
+    rate, algbw = float(found[1]) / values[1] / 1e3, values[2]
+    return COLUMNS_OF_ROWS if abs(rate - algbw) <= MOST_OFF * algbw + ROUNDED else []
 
 
 def _below_titles(begun: PrintedTable, at: Place, text: str) -> None:

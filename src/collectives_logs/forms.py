@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 CAUSE, CONSEQUENCE, RESULT = ("cause", "consequence", "result")
 
 BLANKS = re.compile(r"\s+")
+MAX_RANGE = 4096  # ranks
 
 
 class Form(NamedTuple):
@@ -68,18 +69,21 @@ def form_of(text: str, forms: Forms) -> Form | None:
     return next((form for form in possible if form.text.search(text)), None)
 
 
-def ranks_in(text: str, form: Form) -> set[int]:
-    """Return the ranks that a text of a form names: numbers and ranges, or the heads of Horovod's lists.
+def ranks_in(text: str, form: Form) -> tuple[frozenset[int], ...]:
+    """Return the ranks that a text of a form names, for each list in it: numbers, ranges, or heads of Horovod's lists.
 
-    >>> form = form_of("w_1 [missing ranks: 0, 3]", ANYWHERE)
-    >>> ranks_in("w_1 [missing ranks: 0, 3]", form)
-    {0, 3}
+    >>> ready = "w_1 [ready ranks: 0, 3], w_2 [ready ranks: 2]"
+    >>> [sorted(some) for some in ranks_in(ready, form_of(ready, ANYWHERE))]
+    [[0, 3], [2]]
     """
-    found: set[int] = set()
-    for match in form.text.finditer(text) if "ranks" in form.text.groupindex else ():
-        given = match["ranks"] or ""
-        numbers = r"(?:^|[\s\]])(\d{1,7}): ?\[" if "[" in given else r"(\d{1,7})(?:-(\d{1,7}))?"
-        for one in re.finditer(numbers, given):
-            last = int(one[one.lastindex or 1])
-            found.update(range(int(one[1]), min(last, int(one[1]) + 4096) + 1))
-    return found
+    if "ranks" not in form.text.groupindex:
+        return ()
+    lists = (match["ranks"] or "" for match in form.text.finditer(text))
+    return tuple(dict.fromkeys(frozenset(_numbers(given)) for given in lists if given))
+
+
+def _numbers(given: str) -> Iterator[int]:
+    numbers = r"(?:^|[\s\]])(\d{1,7}): ?\[" if "[" in given else r"(\d{1,7})(?:-(\d{1,7}))?"
+    for found in re.finditer(numbers, given):
+        first, last = int(found[1]), int(found[found.lastindex or 1])
+        yield from range(first, min(last, first + MAX_RANGE) + 1)

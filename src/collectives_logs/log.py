@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
-from collectives_logs.forms import ANYWHERE, IN_INFO, IN_NCCL, LITERALS, Form, form_of
+from collectives_logs.forms import ANYWHERE, IN_INFO, IN_NCCL, LITERALS, Form, form_of, ranks_in
 from collectives_logs.sources import LineReader, LogLine, Place, reads
 from collectives_logs.watchdog import WatchdogLog
 
@@ -28,12 +28,13 @@ class Process(NamedTuple):
 
 
 class LogMessage(NamedTuple):
-    """A warning or error: its first line, its process, and the form that it has; None for one that is not known."""
+    """A warning or error: its first line, its process, its form (None: not known), and the ranks of each list in it."""
 
     at: Place
     process: Process
     text: str
     form: Form | None
+    ranks: tuple[frozenset[int], ...] = ()
 
 
 class Raised(NamedTuple):
@@ -53,17 +54,6 @@ class Setting(NamedTuple):
 
 
 @dataclass
-class LoggedCommunicator:
-    """A communicator as it was printed."""
-
-    name: str
-    size: int
-    is_several: bool = False  # of one size, without identifiers that would tell them apart
-    begun: dict[int, Process] = field(default_factory=dict)  # by rank
-    complete: dict[int, Place] = field(default_factory=dict)  # by rank: the line of "Init COMPLETE"
-
-
-@dataclass
 class JobLog:
     """All that was found."""
 
@@ -72,20 +62,15 @@ class JobLog:
     messages: list[LogMessage] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
     torch: WatchdogLog = field(default_factory=WatchdogLog)
-    communicators: dict[str, LoggedCommunicator] = field(default_factory=dict)
+    communicators: dict[str, set[Process]] = field(default_factory=dict)  # by NCCL's identifier
     settings: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by name and value
-    ways: dict[str, tuple[int, str, Place]] = field(default_factory=dict)  # that may be slow: lines, the first of them
-    fast: bool = False  # a line of a connection between hosts is there
-    nodes: int = 0  # on how many a communicator is, where NCCL prints that
-    calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
+    ways: dict[str, tuple[int, str, Place]] = field(default_factory=dict)  # slower ones: lines, the first of them
     errors: list[LogLine] = field(default_factory=list)  # the first lines that speak of an error
-    ends: dict[str, list[LogLine]] = field(default_factory=dict)  # the last lines of each file
+    ends: dict[str, Iterable[LogLine]] = field(default_factory=dict)  # the last lines of each file
 
 
-# What is kept at most: ranks of a communicator, its pointers, warnings, and different values of anything else.
-MAX_RANKS, MAX_POINTERS, MAX_WARNINGS, MAX_VALUES = 1 << 16, 1 << 20, 1 << 14, 1 << 12
-# Each line with a version is compared with all versions before.
-MAX_VERSIONS = 64
+# What is kept at most: warnings, different values of anything else, and processes of each.
+MAX_WARNINGS, MAX_VALUES, MAX_PROCESSES = 1 << 14, 1 << 12, 1 << 16
 MAX_ERRORS, MAX_ENDS, LAST_LINES = 3, 64, 6
 
 # What stands before a line, by what it is: a time, a line's number or a quotation's mark, which say nothing of the
@@ -109,11 +94,14 @@ PREFIXES = {
 PREFIX = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in PREFIXES.items()))
 NUMBERED = {"task": "task ", "mpi_rank": "rank ", "local_rank": "local rank ", "rank": "rank "}
 MAX_PREFIXES = 6
+# mpirun may say who writes in the middle of a line, too.
+TAG = re.compile(r"\[\d{1,6},\d{1,6}\]<\w{1,8}>:")
 REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\][^\n]{0,200}$")
 # An author who quotes a log may have left out host and process, and the device, too; before 2.4 NCCL left out its name.
 HEAD = re.compile(
     r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
-    r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:(?:[\w.-]{1,253} )?\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?"
+    r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:(?:(?P<shortened>[\w.-]{1,253})(?::\w{1,12}){0,2} )?"
+    r"\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?"
     r"(?P<source>[^\s:]{1,300}:\d+\S{0,200} (?:\(\w+\) )?)?(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
@@ -125,14 +113,12 @@ TORCH = re.compile(
 )
 # A line is looked at if it has one of these: all literals of forms, and what the reader's own patterns have.
 OWN_WORDS = (
-    " WARN ", "nranks ", "nRanks ", " via ", "NCCL version", "Using network", "set by environment", "opCount ",
-    "NVLS Head", "No route to host", "P2P is disabled", "eligible", "optimal provider", "docker0", "172.17.",
-    "ProcessGroup", "Rank ", "] finished", "] joined", "lagging ranks", "Traceback", "GeForce", "GTX", "TITAN", "RTX ",
+    " WARN ", "commId 0x", " via NET", " via SHM", "NCCL version", "Using network", "set by environment",
+    "No route to host", "P2P is disabled", "eligible", "optimal provider", "ProcessGroup", "Rank ", "] finished",
+    "] joined", "lagging ranks", "Traceback", "Last error:", "GeForce", "GTX", "TITAN", "RTX ",
 )  # fmt: skip
 WORDS = re.compile("|".join(map(re.escape, dict.fromkeys((*OWN_WORDS, *LITERALS)))))
-SPEAKS = re.compile(
-    r"\b(?:\w*error|fatal|failed|failure|killed|aborted|segmentation fault|core dumped)\b", re.IGNORECASE
-)
+SPEAKS = ("error", "fatal", "failed", "failure", "killed", "aborted", "segmentation fault", "core dumped")
 # Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
 END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
 MAX_LINES, MAX_READ, MAX_SHOWN = 12, 1 << 12, 600
@@ -140,10 +126,10 @@ MAX_OPEN = 1 << 13  # records, one for each writer
 NOISE = re.compile(
     r", TensorDeviceTypes=TensorOptions\(.{0,400}?\(nullopt\)\)"
     r"|This (?:may indicate|typically indicates) .{0,1500}?(?:cause deadlock\.|debug the hang\.) ?"
+    r"|You can enable unused parameter detection .{0,1500}?list, dict, iterable\)\. ?"
 )
 LAST = re.compile(r"Last error:\s*(\S.*)")
 VERSION = re.compile(r"NCCL version ((\d[\d.]*)[\w.+-]*)")
-POINTER = re.compile(r"\bcomm (0x[0-9a-f]{1,16})\b")
 # GPUs without GPU-direct RDMA, as nccl-tests names them.
 GEFORCE = re.compile(r"\b(?:GeForce|GTX|TITAN|RTX [2-9]0[5-9]0)\b")
 FRAME = re.compile(r'\s*File ("[^"]{1,400}", line \d{1,9}(?:, in \S{1,100})?)')
@@ -173,8 +159,9 @@ def read(lines: Iterable[LogLine]) -> JobLog:
     >>> log.own, [one.text for one in log.messages]
     (2, ['x'])
     """
-    reader, ends, file = _LogReader(), deque[LogLine](maxlen=LAST_LINES), ""
+    reader, file = _LogReader(), ""
     log, searched = reader.log, WORDS.search
+    ends: deque[LogLine] = deque(maxlen=LAST_LINES)
     for line in lines:
         at, text = line
         log.lines += 1
@@ -182,19 +169,24 @@ def read(lines: Iterable[LogLine]) -> JobLog:
             reader.end()
             file, ends = at.file, deque(maxlen=LAST_LINES)
             if len(log.ends) < MAX_ENDS:
-                log.ends[file] = ends  # type: ignore[assignment]
-        if text.strip():
+                log.ends[file] = ends
+        if text and not text.isspace():
             ends.append(line)
         if "NCCL INFO" in text:
             log.own += 1
-        elif len(log.errors) < MAX_ERRORS and SPEAKS.search(text):
+        elif len(log.errors) < MAX_ERRORS and _speaks(text):
             log.errors.append(line)
         for piece in text.split("\r") if "\r" in text else (text,):  # of a progress bar
             if reader.records or reader.tracing or searched(piece):
                 reader.text(at, piece)
     reader.end()
-    log.ends = {name: [*some] for name, some in log.ends.items()}
     return log
+
+
+def _speaks(text: str) -> bool:
+    """Return True if a line speaks of an error."""
+    small = text.lower()
+    return any(word in small for word in SPEAKS)
 
 
 @dataclass
@@ -240,42 +232,30 @@ def without_prefix(text: str) -> tuple[str, str, int, str]:
 
 
 class _LogReader(LineReader):
-    """A reader of the log so far, and each process's communicator."""
+    """A reader of the log so far, of what each writer has begun, and of who began something last."""
 
     def __init__(self) -> None:
         self.log = JobLog()
-        self.now: dict[Process, LoggedCommunicator] = {}
-        self.records: dict[str, _Record] = {}  # of each writer
+        self.records: dict[str, _Record] = {}  # by writer
         self.tracing: dict[str, _Tracing] = {}  # by writer
-        self.newest = ""  # who began a record last
-        self.pointers: dict[tuple[str, int, str], LoggedCommunicator] = {}  # by host, process and NCCL's address of it
+        self.newest = ""
 
     def text(self, at: Place, text: str) -> None:
-        """Read a line: those of NCCL in it, of which one may begin inside another, or a piece of another record."""
-        writer, label, rank, text = without_prefix(REPEATED.sub("", text) if "[repeated" in text else text)
-        process = Process(label, 0, 0)
+        """Read a line: those of NCCL in it, or a piece of a record."""
+        text = REPEATED.sub("", text) if "[repeated" in text else text
+        writer, label, rank, text = without_prefix(text)
+        text = TAG.sub("", text) if "]<std" in text else text
+        process, begun = Process(label, 0, 0), text[:MAX_READ]
         heads = [*HEAD.finditer(text)] if any(level in text for level in LEVELS) else []
-        for head, following in zip_longest(heads, heads[1:]):
-            self.log.own += head["level"] != "INFO" or "NCCL INFO" not in text
-            pid, device = int(head["pid"] or 0), int(head["device"] or head["only"] or 0)
-            by = Process(head["host"] or label, pid, device)
-            self.line(at, by, head["level"], head["source"], text[head.end() : following and following.start()])
-        begun = text[:MAX_READ]
+        self.lines(at, label, text, heads)
         if writer in self.tracing or "Traceback" in begun:
             self.traceback(writer, at, process, begun)
         is_known = not heads and WORDS.search(begun) is not None
-        is_new = bool(TORCH.search(begun)) or (is_known and (_opens(begun) or form_of(begun, ANYWHERE) is not None))
-        newest = self.records.get(self.newest)
-        if newest and writer != self.newest and self.newest.startswith(writer):  # what was wrapped has no prefix
-            is_inside = re.match(r"[a-z]+ ", begun) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
-            writer, is_new = (writer, True) if is_new and not is_inside else (self.newest, False)
+        writer, is_new = self.owner(writer, begun, is_known=is_known)
         if writer in self.records and (is_new or END.search(text)):
             self.close(writer)
-        if len(self.records) >= MAX_OPEN:
-            self.end()
         if is_new:
-            self.records[writer] = _Record(at, process, rank)
-            self.newest = writer
+            self.open(writer, _Record(at, process, rank))
         if is_known and (found := VERSION.search(text)):
             self.version(found, at, process)
         if is_known and GEFORCE.search(begun):
@@ -285,6 +265,22 @@ class _LogReader(LineReader):
             if len(record.texts) == MAX_LINES:
                 self.close(writer)
 
+    def owner(self, writer: str, text: str, *, is_known: bool) -> tuple[str, bool]:
+        """Return whose record a text belongs to, and True if it begins one; what was wrapped has no prefix."""
+        is_new = TORCH.search(text) is not None
+        if is_known and not is_new:
+            is_new = _opens(text, self.records.get(writer)) or form_of(text, ANYWHERE) is not None
+        newest = self.records.get(self.newest)
+        if newest is None or writer == self.newest or not self.newest.startswith(writer):
+            return writer, is_new
+        is_inside = re.match(r"[a-z]+ ", text) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
+        return (writer, True) if is_new and not is_inside else (self.newest, False)
+
+    def open(self, writer: str, record: _Record) -> None:
+        if len(self.records) >= MAX_OPEN:
+            self.end()
+        self.records[writer], self.newest = record, writer
+
     def end(self) -> None:
         """Close what the last file has left open."""
         self.tracing.clear()
@@ -292,7 +288,7 @@ class _LogReader(LineReader):
             self.close(writer)
 
     def close(self, writer: str) -> None:
-        """Keep what a record says: a call that timed out, or the first form that it has, with torch's `Last error`."""
+        """Keep what a record says: a call that timed out, or the first form that it has."""
         if (record := self.records.pop(writer, None)) is None:
             return
         whole = "".join(text.rstrip() for text in record.texts)
@@ -300,9 +296,10 @@ class _LogReader(LineReader):
         shown = NOISE.sub("", " ".join(text.strip() for text in record.texts))
         last = LAST.search(shown)
         form = (last and form_of(last[1], IN_NCCL)) or form_of(whole, ANYWHERE)
-        shown = shown if form and form.next else record.texts[0]
-        if form and not (is_known and form.kind == "timeout"):
-            self.message(LogMessage(record.at, record.process, last[1] if last else shown, form))
+        if form is None or (is_known and form.kind == "timeout"):
+            return
+        text = last[1] if last else shown if form.next else record.texts[0]
+        self.message(LogMessage(record.at, record.process, text, form, ranks_in(whole, form)))
 
     def traceback(self, writer: str, at: Place, process: Process, text: str) -> None:
         """Read a line of a traceback, whose last one, not indented, is the exception."""
@@ -324,58 +321,40 @@ class _LogReader(LineReader):
         if len(self.log.messages) < MAX_WARNINGS:
             self.log.messages.append(message._replace(text=message.text.strip()[:MAX_SHOWN]))
 
-    def line(self, at: Place, process: Process, level: str, source: str | None, text: str) -> None:
-        whole = f"{source or ''}{text[:MAX_READ]}"
-        if level == "WARN" or "No route to host" in text:  # NCCL tries that again for minutes
-            self.message(LogMessage(at, process, text, form_of(whole, IN_NCCL)))
-        elif level == "INFO" and (form := form_of(whole, IN_INFO)):
-            self.message(LogMessage(at, process, text, form))
-        self.take(text, at, process)
+    def lines(self, at: Place, label: str, text: str, heads: list[re.Match[str]]) -> None:
+        """Read the lines of NCCL in a text, of which one may begin inside another."""
+        for head, following in zip_longest(heads, heads[1:]):
+            self.log.own += head["level"] != "INFO" or "NCCL INFO" not in text
+            pid, device = int(head["pid"] or 0), int(head["device"] or head["only"] or 0)
+            process = Process(head["host"] or head["shortened"] or label, pid, device)
+            said = text[head.end() : following and following.start()]
+            whole = f"{head['source'] or ''}{said[:MAX_READ]}"
+            is_warning = head["level"] == "WARN" or "No route to host" in said  # tried again for minutes
+            form = form_of(whole, IN_NCCL if is_warning else IN_INFO)
+            if is_warning or form:
+                self.message(LogMessage(at, process, said, form))
+            self.take(said, at, process)
 
     def setting(self, name: str, value: str, process: Process, at: Place) -> None:
         values = self.log.settings.setdefault(name, {}) if len(self.log.settings) < MAX_VALUES else {}
         if value in values or len(values) < MAX_VALUES:
-            values.setdefault(value, Setting(set(), at)).processes.add(process)
+            processes = values.setdefault(value, Setting(set(), at)).processes
+            if len(processes) < MAX_PROCESSES:
+                processes.add(process)
 
     @reads(r"^(?:Channel|Ring) \d+(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$")
     def connection(self, found: re.Match[str], at: Place, _: Process) -> None:
         if way := way_of(found[3].strip()):
             count, first, where = self.log.ways.get(way, (0, f"rank {found[1]} to {found[2]}", at))
             self.log.ways[way] = count + 1, first, where
-        self.log.fast |= found[3].startswith("NET")
 
-    @reads(r"\brank (\d+) n[rR]anks (\d+)\b")
-    def rank(self, found: re.Match[str], at: Place, process: Process) -> None:
-        """Read a line with rank and size; by its identifier, or else by its size, the communicator is known."""
-        rank, size, text = int(found[1]), int(found[2]), found.string
-        if not 0 <= rank < size <= MAX_RANKS or "Destroy" in text or "Abort" in text:
-            return
-        identifier, before = re.search(r"commId (0x[0-9a-f]+)", text), self.now.get(process)
-        if identifier is None and before is not None and before.size == size:
-            here = before
-        else:
-            name = identifier[1] if identifier else f"{size} ranks"
-            if name not in self.log.communicators and len(self.log.communicators) >= MAX_VALUES:
-                return
-            here = self.log.communicators.setdefault(name, LoggedCommunicator(name, size))
-        here.is_several |= identifier is None and here.begun.get(rank, process) != process
-        self.now[process] = here
-        if (pointer := POINTER.search(text)) and len(self.pointers) < MAX_POINTERS:
-            self.pointers[process.host, process.pid, pointer[1]] = here
-        here.begun.setdefault(rank, process)
-        if nodes := re.search(r"\bnNodes (\d{1,6})\b", text):
-            self.log.nodes = max(self.log.nodes, int(nodes[1]))
-        if "Init COMPLETE" in text:
-            here.complete.setdefault(rank, at)
-
-    @reads(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)")
-    def call(self, found: re.Match[str], at: Place, process: Process) -> None:
-        pointer = POINTER.search(found.string)
-        here = self.pointers.get((process.host, process.pid, pointer[1])) if pointer else None
-        if here is None or here.is_several or found[1] in ("Send", "Recv"):
-            return  # of an unknown communicator, or between pairs: other ranks' calls may differ
-        what = f"{found[1]} of {found[3]} elements" if found[3] else found[1]
-        self.log.calls[here.name, process] = int(found[2], 16), what, at
+    @reads(r"\bcommId (0x[0-9a-f]{1,16})\b(?!.* (?:Destroy|Abort))")
+    def rank(self, found: re.Match[str], _: Place, process: Process) -> None:
+        """Read a line that says in which communicator a process is."""
+        known = self.log.communicators
+        members = known.setdefault(found[1], set()) if len(known) < MAX_VALUES else known.get(found[1], set())
+        if len(members) < MAX_PROCESSES:
+            members.add(process)
 
     @reads(r"^(NCCL_\w+) set by environment to (.*)$")
     def variable(self, found: re.Match[str], at: Place, process: Process) -> None:
@@ -384,25 +363,18 @@ class _LogReader(LineReader):
     @reads(VERSION)
     def version(self, found: re.Match[str], at: Place, process: Process) -> None:
         """Keep a version; torch prints one without its CUDA, and the same number is the same version."""
-        versions = self.log.settings.setdefault("version", {})
-        name = next((each for each in versions if each.partition("+")[0] == found[2]), found[1])
-        if name in versions or len(versions) < MAX_VERSIONS:
-            self.setting("version", name, process, at)
-
-    @reads(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$")
-    def heads(self, found: re.Match[str], _: Place, __: Process) -> None:
-        """Read a list with a rank of each node."""
-        self.log.nodes = max(self.log.nodes, len(found[1].split()))
+        known = (name for name in self.log.settings.get("version", {}) if name.partition("+")[0] == found[2])
+        self.setting("version", next(known, found[1]), process, at)
 
     @reads(r"^Using network (.+)$")
     def network(self, found: re.Match[str], at: Place, process: Process) -> None:
         self.setting("network", found[1].strip(), process, at)
 
-    @reads(r"^(NET/(?:IB|Socket)|Bootstrap) ?: Using .*(?:docker0|\b172\.17\.\d)")
-    def bridge(self, found: re.Match[str], at: Place, process: Process) -> None:
-        self.setting("bridge", found[1], process, at)
 
-
-def _opens(text: str) -> bool:
+def _opens(text: str, before: _Record | None) -> bool:
     """Return True if a line is the first of a form that has several lines."""
-    return "first observed failure" in text or "submitted to be reduced" in text
+    if before is None and "Last error:" in text:
+        return True
+    is_in_root_cause = before is not None and "first observed failure" in before.texts[0]
+    is_listed = "(local_rank: " in text and not is_in_root_cause
+    return is_listed or "first observed failure" in text or "submitted to be reduced" in text

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from collectives.units import many
 from collectives_logs.finding import MAX_NAMED, Finding, finding, named, ranks
-from collectives_logs.forms import CAUSE, CONSEQUENCE, IN_NCCL, RESULT, Form, form_of, ranks_in
+from collectives_logs.forms import CAUSE, CONSEQUENCE, RESULT, Form
 from collectives_logs.log import NO_DIRECT, SOCKETS, JobLog, LogMessage, Process, Raised, Setting, read
-from collectives_logs.sources import Place, lines_of
+from collectives_logs.sources import LogLine, lines_of
 from collectives_logs.watchdog import timeouts
 
 # Variables that all ranks of a job need alike; names of devices may differ from host to host.
@@ -25,6 +25,8 @@ NOT_OWN = re.compile(
 )
 # Findings that only show lines of a text that nothing else explains.
 LAST_WORDS = ("not known", "traceback", "first error", "last line")
+# What differs between lines that say the same: addresses, and the time in glog's head.
+VARYING = re.compile(r"0x[0-9a-f]+|\[[EWFI][\d :.]{0,40}[\w.]{1,60}:\d{1,6}\] ?")
 # How many texts of one form are shown, and how much of all but the first.
 MAX_ALIKE, MAX_MORE = 4, 300
 
@@ -45,17 +47,15 @@ def findings(log: JobLog) -> Iterator[Finding]:
     versions = ", ".join(log.settings.get("version", {}))
     says = f"; NCCL {versions}" if versions else ""
     yield Finding("log", f"{many(log.lines, 'line')}, {log.own:,} of them NCCL's{says}")
-    several = [of for of in log.communicators.values() if of.size > 1]
-    size = several[0].size if len(several) == 1 and not several[0].is_several else 0
     found = [*_messages(log, CAUSE)]
-    waited = [*timeouts(log.torch, size)]
+    waited = [*timeouts(log.torch)]
     has_failed = bool(waited) or any(
         each.form and each.form.weight != CAUSE and each.form.follows for each in log.messages
     )
     found += _exceptions(log, is_cause=has_failed and not any(one.follows for one in found))
     found += [*waited, *_settings(log)]
     found += [*_unknown(log), *_messages(log, CONSEQUENCE), *_messages(log, RESULT)]
-    found += [*_absent(log), *_slow_ways(log), *_bridge(log), *_calls(log)]
+    found += [*_slow_ways(log)]
     yield from found
     if not any(one.follows for one in found):
         yield from _last_words(log)
@@ -88,15 +88,22 @@ def _shown(kind: str, those: Sequence[LogMessage], form: Form | None = None) -> 
     """Return a finding that shows these lines, each text once, whom they name, and where some of them are."""
     distinct: dict[str, LogMessage] = {}
     for each in those:
-        distinct.setdefault(re.sub(r"0x[0-9a-f]+|^.{0,40}?\] ", "", each.text), each)
+        distinct.setdefault(VARYING.sub("", each.text), each)
     texts = [f"{each.process.host}: {each.text}" if each.process.host else each.text for each in distinct.values()]
     text = "; ".join([texts[0], *(more[:MAX_MORE] for more in texts[1:MAX_ALIKE])])
-    who = {rank for each in those for rank in ranks_in(each.text, form)} if form and form.says else set()
-    if form and who:
-        text = f"{form.says.format(ranks=ranks(who))}: {text}"
+    if form and (who := _who(those, form)):
+        text = f"{who}: {text}"
     found = f"{text} ({many(len(those), 'line')}{_on(each.process for each in those)})"
     places = tuple(dict.fromkeys(each.at for each in those))[:3]
     return Finding(kind, found, form.follows if form else "", form.next if form else "", places)
+
+
+def _who(those: Sequence[LogMessage], form: Form) -> str:
+    """Return whom these lines name, or "": all together, but of tensors that wait each list of ranks."""
+    lists = [*dict.fromkeys(some for each in those for some in each.ranks)]
+    if form.kind != "behind" and lists:
+        lists = [frozenset().union(*lists)]
+    return "; ".join(form.says.format(ranks=ranks(some)) for some in lists[:MAX_ALIKE]) if form.says else ""
 
 
 def _exceptions(log: JobLog, *, is_cause: bool) -> Iterator[Finding]:
@@ -119,7 +126,7 @@ def _settings(log: JobLog) -> Iterator[Finding]:
     """Yield versions, networks and variables in which processes differ."""
     for name, values in sorted(log.settings.items()):
         key = name if name in ("version", "network") else "environment" if ALIKE.search(name) else "other environment"
-        if len(values) > 1 and name != "bridge":
+        if len(values) > 1:
             yield _differ(log, f"nccl.{key}", values, name)
 
 
@@ -127,21 +134,9 @@ def _differ(log: JobLog, key: str, values: dict[str, Setting], name: str) -> Fin
     """Return that processes have different values; something follows if two are of one communicator."""
     found = "; ".join([f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MAX_NAMED])
     one = finding(key, *(setting.at for setting in values.values()), values=found, name=name)
-    members = ({*of.begun.values()} for of in log.communicators.values() if not of.is_several)
+    members = log.communicators.values()
     is_one_job = any(sum(not those.isdisjoint(each.processes) for each in values.values()) > 1 for those in members)
     return one if is_one_job else one._replace(follows="", next="")
-
-
-def _absent(log: JobLog) -> Iterator[Finding]:
-    """Yield ranks without their last line; a process that fails may lose lines, so nothing follows beside a failure."""
-    is_explained = bool(log.torch.kept) or any(each.form and each.form.follows for each in log.messages)
-    for of in log.communicators.values():
-        late = sorted(set(of.begun) - set(of.complete))
-        if of.complete and late and not of.is_several:
-            hosts = named(sorted({of.begun[rank].host for rank in late}))
-            values = {"ranks": ranks(late), "name": of.name, "hosts": hosts, "rank": late[0]}
-            one = finding("nccl.incomplete", max(of.complete.values()), **values)
-            yield one._replace(follows="") if is_explained else one
 
 
 def _slow_ways(log: JobLog) -> Iterator[Finding]:
@@ -152,48 +147,16 @@ def _slow_ways(log: JobLog) -> Iterator[Finding]:
             yield Finding("connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at,))
         else:
             yield finding(f"nccl.{way}", at, found=found)
-    networks = log.settings.get("network", {})
-    if [*networks] == ["Socket"] and not log.fast and _has_hosts(log):
-        found = "the network between hosts is sockets (`Using network Socket`)"
-        yield finding(f"nccl.{SOCKETS}", networks["Socket"].at, found=found)
-
-
-def _has_hosts(log: JobLog) -> bool:
-    """Return True if a communicator of the log has several hosts, as lines say."""
-    hosts = ({process.host for process in of.begun.values()} for of in log.communicators.values())
-    return log.nodes > 1 or any(len(those) > 1 for those in hosts)
-
-
-def _bridge(log: JobLog) -> Iterator[Finding]:
-    """Yield that Docker's bridge is used, which is a fault where the job has several hosts."""
-    for what, (processes, at) in log.settings.get("bridge", {}).items():
-        form = form_of("Connect to docker0", IN_NCCL)
-        if form and _has_hosts(log):
-            found = f"{what} uses Docker's bridge (docker0, 172.17.x.x){_on(processes)}, and the job has several hosts"
-            yield Finding("network", found, form.follows, form.next, (at,))
-
-
-def _calls(log: JobLog) -> Iterator[Finding]:
-    """Yield ranks whose last call is another one than the others'."""
-    groups: dict[str, dict[Process, tuple[int, str, Place]]] = {}
-    for (name, process), last in log.calls.items():
-        groups.setdefault(name, {})[process] = last
-    for name, calls in groups.items():
-        most = max(number for number, _, _ in calls.values())
-        behind = {process: call for process, call in calls.items() if call[0] < most}
-        ahead = {call[1]: call[2] for call in calls.values() if call[0] == most}
-        if len(ahead) > 1:
-            yield finding("nccl.calls", *ahead.values(), most=most, name=name, calls="; ".join(ahead))
-        if behind:
-            process, (number, what, line) = min(behind.items(), key=lambda item: item[1][0])
-            found = {"count": len(behind), "all": len(calls), "name": name, "most": most, "number": number}
-            one = finding("nccl.behind", line, **found, host=process.host, pid=process.pid, call=what)
-            yield one._replace(follows="") if log.torch.kept or log.messages else one
+    for network, setting in log.settings.get("network", {}).items():
+        hosts = {process.host for process in setting.processes}
+        if network == "Socket" and SOCKETS not in log.ways and len(hosts) > 1:
+            found = f"the network between hosts is sockets (`Using network Socket`){_on(setting.processes)}"
+            yield finding(f"nccl.{SOCKETS}", setting.at, found=found)
 
 
 def _last_words(log: JobLog) -> Iterator[Finding]:
     """Yield what a reader of an unknown text would look for: the first traceback, the first errors, the last lines."""
-    at = next((lines[-1].at for lines in log.ends.values() if lines), None)
+    at = next((line.at for lines in log.ends.values() for line in lines), None)
     if at is None:
         return
     yield finding("log.not known")._replace(at=(at,))
@@ -201,13 +164,15 @@ def _last_words(log: JobLog) -> Iterator[Finding]:
         who = f"{process.host}: " if process.host else ""
         yield Finding("traceback", f"{who}{text}{f', raised at {frame}' if frame else ''}", at=(at,))
     shown = {each.at for each in log.raised[:1]}
-    yield from (
-        Finding("first error", line.text.strip()[:MAX_MORE], at=(line.at,))
-        for line in log.errors
-        if line.at not in shown
-    )
+    spoken = [line for line in log.errors if line.at not in shown]
+    yield from (_line("first error", line) for line in spoken)
     for lines in [*log.ends.values()][:MAX_ALIKE]:
-        yield from (Finding("last line", line.text.strip()[:MAX_MORE], at=(line.at,)) for line in lines)
+        yield from (_line("last line", line) for line in lines)
+
+
+def _line(kind: str, line: LogLine) -> Finding:
+    """Return a finding that shows a line as it is."""
+    return Finding(kind, line.text.strip()[:MAX_MORE], at=(line.at,))
 
 
 def _on(processes: Iterable[Process]) -> str:

@@ -173,17 +173,17 @@ def _is_default(group: str) -> bool:
     return group == "0" or group.endswith("(default_pg)")
 
 
-def timeouts(of: WatchdogLog, size: int) -> Iterator[Finding]:
-    """Yield what timed out, those first that say why; `size`: the ranks of the job's only communicator, or 0."""
+def timeouts(of: WatchdogLog) -> Iterator[Finding]:
+    """Yield what timed out, those first that say why."""
     groups = of.settled()
-    found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group, size), MAX_NAMED)]
+    found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group), MAX_NAMED)]
     yield from sorted(found, key=lambda one: one.kind == "timeout")[:MAX_NAMED]
     shown = {report for group in groups.values() for call in group.calls.values() for report in of.about(call[0])}
     if rest := {report: at for report, (at, _) in of.reports.items() if report not in shown}:
         yield finding("watchdog.reports", *rest.values(), reports="; ".join(rest))
 
 
-def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> Iterator[Finding]:
+def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Finding]:
     yield from _failures(torch, name, of)
     numbers: dict[int, dict[TimedOutCall, list[Member]]] = {}
     for member, (number, call, _) in of.calls.items():
@@ -194,7 +194,7 @@ def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> It
         for call, those in calls.items():
             at = [of.calls[member][2] for member in those]
             places = [*dict.fromkeys([at[0], *torch.about(number).values(), *at[1:]])][:2]
-            follows = _follows(torch, name, of, number, call, those, size)
+            follows = _follows(torch, name, of, number, call, those)
             of_call = {"ranks": _ranks(those), "seconds": call.milliseconds / 1000, "call": _call(name, number, call)}
             yield finding("watchdog.timeout", *places, **of_call, follows=follows)
 
@@ -229,13 +229,7 @@ def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCa
 
 
 def _follows(
-    torch: WatchdogLog,
-    name: str,
-    of: TimedOutGroup,
-    number: int,
-    call: TimedOutCall,
-    those: list[Member],
-    size: int,
+    torch: WatchdogLog, name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member]
 ) -> str:
     """Return what the lines prove about the others: torch's report, who had not enqueued the call, or that all had."""
     if reports := torch.about(number):
@@ -250,14 +244,9 @@ def _follows(
             return f"{named(last_calls)}, as torch printed: {COUNTED}"
         if beyond := [each for each, last in of.completed.items() if last >= number and each not in those]:
             return f"{_ranks(beyond)} had completed this call, as torch printed"
-    is_default = not name or _is_default(name)
-    members = (name and _gathered(call)) or (size if is_default else 0)
-    here = {each.job for each in those if each.job >= 0}
-    if members and len(here) == members:
-        return f"all {members} ranks {'of the group ' * bool(name)}made this call: none is missing"
-    absent = set(range(members)) - here - {each.job for each in of.enqueued} if is_default and here else ()
-    if 0 < len(absent) < len(here):  # of more, the log is not the whole job's
-        return f"no line about this call is of {ranks(absent)}, which proves nothing: its log may be elsewhere"
+    members = _gathered(call) if name else 0
+    if members and len({each.job for each in those if each.job >= 0}) == members:
+        return f"all {members} ranks of the group made this call: none is missing"
     return "these lines do not prove which rank, link or GPU held the call up"
 
 
