@@ -267,11 +267,13 @@ class _LogReader(LineReader):
 
     def owner(self, writer: str, text: str, *, is_known: bool) -> tuple[str, bool]:
         """Return whose record a text belongs to, and True if it begins one; what was wrapped has no prefix."""
+        newest = self.records.get(self.newest)
+        is_wrapped = newest is not None and writer != self.newest and self.newest.startswith(writer)
+        before = newest if is_wrapped else self.records.get(writer)
         is_new = TORCH.search(text) is not None
         if is_known and not is_new:
-            is_new = _opens(text, self.records.get(writer)) or form_of(text, ANYWHERE) is not None
-        newest = self.records.get(self.newest)
-        if newest is None or writer == self.newest or not self.newest.startswith(writer):
+            is_new = _opens(text, before) or form_of(text, ANYWHERE) is not None
+        if newest is None or not is_wrapped:
             return writer, is_new
         is_inside = re.match(r"[a-z]+ ", text) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
         return (writer, True) if is_new and not is_inside else (self.newest, False)

@@ -82,12 +82,6 @@ def lines(job: Job) -> Iterator[str]:
         yield head(job, rank) + name(job, rank) + "COMPLETE"
 
 
-def call(job: Job, rank: int, number: int, collective: str = "AllReduce", count: int = 1024) -> str:
-    """A call as NCCL_DEBUG_SUBSYS=COLL shows it."""
-    where = f"count {count} datatype 7 op 0 root 0 comm 0x{rank:x} [nranks={job.size}] stream 0x1"
-    return head(job, rank) + f"{collective}: opCount {number:x} sendbuff 0x7f recvbuff 0x7e {where}"
-
-
 def watchdog(rank: int, number: int = 42, elements: int = 1024, collective: str = "ALLREDUCE") -> str:
     """What torch's watchdog prints."""
     what = f"SeqNum={number}, OpType={collective}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000"

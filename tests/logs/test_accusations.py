@@ -13,7 +13,7 @@ from collectives_logs.log import read as read_lines
 from collectives_logs.log_findings import findings
 from collectives_logs.read import read as read_files
 from collectives_logs.sources import numbered
-from logs.nccl_logs import Job, call, head, lines
+from logs.nccl_logs import Job, head, lines
 
 E = "[E1019 10:18:52.123456789 ProcessGroupNCCL.cpp:{}] "
 
@@ -395,6 +395,59 @@ def test_what_a_launcher_prints_before_a_line_does_not_matter(name: str, launche
     assert [word for word in truth.innocent if re.search(rf"{word}\b", said)] == []
 
 
+def test_torchrun_s_list_names_every_rank_and_its_signal() -> None:
+    listed = [
+        line
+        for rank in (1, 3, 5)
+        for line in (
+            f"[{rank}]:",
+            "  host      : n7",
+            f"  rank      : {rank} (local_rank: {rank})",
+            "  exitcode  : -6 (pid: 7)",
+        )
+    ]
+    log = ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "Failures:", *listed, "Root Cause"]
+    assert any("ranks 1, 3, 5 aborted (SIGABRT)" in one.found for one in read(log))
+    assert not any("rank 7" in one.found for one in read(log))
+    cause = [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 2 (local_rank: 2)",
+        "  exitcode  : -9 (pid: 7)",
+    ]
+    assert [one.found.partition(":")[0] for one in read([*log[:-1], *cause]) if one.follows] == [
+        "rank 2 killed (SIGKILL)"
+    ]
+
+
+def test_a_rank_of_ddp_is_named_behind_pages_of_advice() -> None:
+    advice = "You can enable unused parameter detection by passing the keyword argument (e.g. list, dict, iterable). "
+    log = [
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. ",
+        *(advice * 9).split("keyword"),
+        "Parameter indices which did not receive grad for rank 3: 282 283 ",
+    ]
+    (found,) = [one for one in read(log) if one.follows]
+    assert found.found.startswith("parameters of rank 3 got no gradient")
+    assert "282 283" in found.found
+
+
+def test_an_error_of_nccl_whose_first_lines_were_cut() -> None:
+    (found,) = [one for one in read(["Last error:", "Duplicate GPU detected : rank 1 and rank 0"]) if one.follows]
+    assert "two ranks use one GPU" in found.follows
+
+
+def test_what_mpirun_marks_in_the_middle_of_a_line() -> None:
+    text = (
+        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks. Stalled ranks:"
+    )
+    head_of_line = "[1,0]<stderr>:[[1,0]<stderr>:2020-01-15 22:44:33[1,0]<stderr>:.21[1,0]<stderr>:: W a.cc:105] "
+    log = [head_of_line + text, "", "[1,0]<stderr>:2: [HorovodAllreduce][1,0]<stderr>:"]
+    (found,) = [one for one in read(log) if one.follows]
+    assert found.found.startswith("missing: rank 2: ")
+    assert "<stderr>" not in found.found
+
+
 # Where a line that is lost changes what the others prove.
 DEPENDS = {"two groups at one number", "a rank that had enqueued the call"}
 
@@ -441,7 +494,9 @@ FORMS = {
     "h:1:1 [0] s.cc:9 NCCL WARN socketStartConnect: Connect to 127.0.0.1<4711> failed : Connection refused": "loopback",
     "NVRM: fallen off the bus and is not responding to commands.": "lost a GPU",
     "grads/dense_7 [missing ranks: 0, 3]": "missing: ranks 0, 3",
-    "Stalled ops: a.weight [ready ranks: 5, 1, 4, 2, 3], b.weight [ready ranks: 1, 7]": "ready: ranks 1–5, 7",
+    "Stalled ops: a.weight [ready ranks: 5, 1, 4, 2, 3], b.weight [ready ranks: 1, 7]": (
+        "only ranks 1–5 submitted some of the tensors; only ranks 1, 7 submitted some"
+    ),
     "  Process name: [[29973,1],6]": "rank 6 ended with an error",
     "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD": "rank 3 called MPI_ABORT",
     "[2023-07-10 04:26:35,999] [ERROR] [launch.py:324:sigkill_handler] ['a.py'] exits with return code = -11": (
@@ -449,6 +504,23 @@ FORMS = {
     ),
     "torch.distributed.elastic.multiprocessing.api.SignalException: Process 17912 got signal: 1": "SIGHUP",
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ": "launcher saw a process end",
+    "ERROR:torch.distributed.elastic:failed (exitcode: -8) local_rank: 1 (pid: 7) of binary: python": "SIGFPE (-8)",
+    "libfabric:45:17::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr": "EFA",
+    "a.cu:1141: indexSelectLargeIndex: block: [615,0,0], thread: [1,0,0] Assertion `i < n` failed.": "out of range",
+    "Failed to modify QP to RTR: Connection timed out": "did not reach each other",
+    "ImportError: /a/libtorch_cuda.so: undefined symbol: ncclMemFree": "an older NCCL",
+    "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001 caused by previous Xid 149": "may name",
+    "kernel: NVRM: Xid (PCI:0000:dc:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6)": "the NVLink of this",
+    "kernel: NVRM: Xid (PCI:0000:dc:00): 119, pid=18, name=python3, Timeout after 6s of waiting for RPC": "(GSP)",
+    "[84.3] NVRM: GPU6 _kgspLogRpcTimeout: ****** GSP Timeout ******": "(GSP)",
+    "h:1:1 [0] s.cc:9 NCCL WARN Connect to 10.0.0.2<4711> failed : Software caused connection abort": "first attempt",
+    "h:1:1 [0] s.cc:9 NCCL WARN connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)": "is none",
+    "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:22 (errno: 98 - Address already in use).": (
+        "another process holds the port"
+    ),
+    "2026-03-13 22:26:02 n1.example.com:XXXX [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110": (
+        "did not reach each other"
+    ),
 }
 
 
@@ -469,6 +541,7 @@ HEALTHY = [
     "ModuleNotFoundError: No module named 'apex'",
     "srun: job 7 queued and waiting for resources",
     "exits with return code = 0",
+    "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:29500 (errno: 97 - Address family not).",
 ]
 
 
@@ -688,19 +761,6 @@ def test_a_warning_of_no_known_form_is_no_fault() -> None:
     assert "Failed to open libibverbs.so[.1]" in shown.found
 
 
-def test_docker_s_bridge_is_named_where_the_job_has_several_hosts() -> None:
-    log = [*lines(Job())]
-    log += [head(Job(), 0) + "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.7<0>"]
-    log += [head(Job(), rank) + f"NET/Socket : Using [0]docker0:172.17.0.{rank}<0>" for rank in (0, 4)]
-    found = read(log)
-    assert "NET/Socket uses Docker's bridge (docker0, 172.17.x.x) on node0, node1" in next(
-        one.found for one in found if one.kind == "network"
-    )
-    assert next(one.follows for one in found if one.kind == "network").startswith("a rank gave an address of Docker's")
-    alone = [line for line in log if "node1" not in line]  # whose other nodes are not in the log
-    assert "network" not in [one.kind for one in read([*lines(Job(nodes=1)), alone[-1]])]
-
-
 def test_two_runs_in_one_file_do_not_differ_from_each_other() -> None:
     """Other versions, variables and networks prove something only inside one communicator."""
     first = [*lines(Job(nodes=1)), head(Job(), 0) + "NCCL_ALGO set by environment to Ring"]
@@ -715,17 +775,3 @@ def test_two_runs_in_one_file_do_not_differ_from_each_other() -> None:
     assert [one.follows for one in found] == ["", ""]
     devices = [*lines(Job())] + [head(Job(), r) + f"NCCL_IB_HCA set by environment to mlx5_{r}" for r in (0, 4)]
     assert [one.follows for one in read(devices) if one.kind == "environment"] == [""]
-
-
-def test_calls_of_two_communicators_of_a_process_are_not_compared() -> None:
-    """Each process has a group of two beside that of all; the small ones count their own calls."""
-    log = [*lines(Job(nodes=1))]
-    init = "comm 0xf{} rank {} nranks 2 cudaDev 0 commId 0x7{} - Init COMPLETE"
-    log += [head(Job(), rank) + init.format(rank, rank % 2, rank // 2) for rank in range(4)]
-    log += [call(Job(nodes=1), rank, 9) for rank in range(4)]
-    small = "AllReduce: opCount {:x} sendbuff 0x7f recvbuff 0x7e count 8 datatype 7 op 0 root 0 comm 0xf{} [nranks=2]"
-    log += [head(Job(), rank) + small.format(rank // 2, rank) for rank in range(4)]
-    assert not {"calls", "behind"} & {one.kind for one in read(log)}
-    log[-1] = head(Job(), 3) + small.format(2, 3)
-    (behind,) = [one for one in read(log) if one.kind == "behind"]
-    assert "1 of 2 processes in 0x71 did not reach call 2" in behind.found
