@@ -196,6 +196,7 @@ class _Record:
     at: Place
     process: Process
     job: int
+    is_list: bool = False  # whose lines may have blank ones between them
     texts: list[str] = field(default_factory=list)
 
 
@@ -252,16 +253,18 @@ class _LogReader(LineReader):
             self.traceback(writer, at, process, begun)
         is_known = not heads and WORDS.search(begun) is not None
         writer, is_new = self.owner(writer, begun, is_known=is_known)
-        if writer in self.records and (is_new or END.search(text)):
+        before = self.records.get(writer)
+        is_between = before is not None and before.is_list and not text.strip()
+        if is_new or (END.search(text) and not is_between):
             self.close(writer)
         if is_new:
-            self.open(writer, _Record(at, process, rank))
+            self.open(writer, _Record(at, process, rank, _opens(begun, None)))
         if is_known and (found := VERSION.search(text)):
             self.version(found, at, process)
         if is_known and GEFORCE.search(begun):
             self.setting("GeForce", "", process, at)
         if (is_new or not heads) and (record := self.records.get(writer)):
-            record.texts.append(begun)
+            record.texts += [begun] if begun.strip() else []
             if len(record.texts) == MAX_LINES:
                 self.close(writer)
 

@@ -70,6 +70,8 @@ def _messages(log: JobLog, weight: str) -> Iterator[Finding]:
     is_explained = any(each.form and each.form.weight != RESULT and each.form.follows for each in log.messages)
     if weight == RESULT and is_explained:
         return
+    if weight == RESULT:  # that a rank ended says more than that some process did
+        forms = dict(sorted(forms.items(), key=lambda item: not item[0].says))
     for form, those in [*forms.items()][:MAX_NAMED]:
         yield _shown(form.kind, those, form)
 
