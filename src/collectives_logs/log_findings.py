@@ -47,12 +47,11 @@ def findings(log: JobLog) -> Iterator[Finding]:
     versions = ", ".join(log.settings.get("version", {}))
     says = f"; NCCL {versions}" if versions else ""
     yield Finding("log", f"{many(log.lines, 'line')}, {log.own:,} of them NCCL's{says}")
-    found = [*_messages(log, CAUSE)]
-    waited = [*timeouts(log.torch)]
-    has_failed = bool(waited) or any(
-        each.form and each.form.weight != CAUSE and each.form.follows for each in log.messages
-    )
-    found += _exceptions(log, is_cause=has_failed and not any(one.follows for one in found))
+    found, waited = [*_messages(log, CAUSE)], [*timeouts(log.torch)]
+    is_explained = any(one.follows for one in found)
+    has_failed = is_explained or bool(waited) or any(each.form and each.form.follows for each in log.messages)
+    if has_failed:  # or else a program may have caught them
+        found += _exceptions(log, is_cause=not is_explained)
     found += [*waited, *_settings(log)]
     found += [*_unknown(log), *_messages(log, CONSEQUENCE), *_messages(log, RESULT)]
     found += [*_slow_ways(log)]

@@ -659,6 +659,8 @@ def test_an_exception_is_the_reason_where_no_other_line_says_why_the_job_failed(
         "[rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited",
     ]
     assert "exception" not in [one.kind for one in read([timeout(0, 0, 3), *of_others])]
+    closed = [*raised[:-1], "[rank1]: ConnectionResetError: [Errno 104] the other side went away"]
+    assert "exception" not in [one.kind for one in read([timeout(0, 0, 3), *closed])]
 
 
 @pytest.mark.parametrize(

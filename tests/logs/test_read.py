@@ -181,7 +181,8 @@ def test_what_all_packed_files_of_a_call_unpack_is_bounded(
 
 
 def test_a_log_in_utf_16_says_the_same(tmp_path: Path) -> None:
-    text = "\n".join([*lines(Job()), watchdog(3)])
+    warning = "node0:100:200 [0] a.cc:1 NCCL WARN no directory /größe/данные"
+    text = "\n".join([*lines(Job()), watchdog(3), warning])
     wanted = [(one.kind, one.found) for _, one in read([_written(tmp_path / "8", text.encode())])]
     for code in ("utf-16", "utf-16-le", "utf-16-be"):
         found = read([_written(tmp_path / code, text.replace("\n", "\r\n").encode(code))])
