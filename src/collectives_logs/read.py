@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -58,40 +58,50 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
     Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read is named in a
     finding, and the others are read. Raises LogError if there is no other.
     """
-    kinds: dict[LogFile, list[FileKind]] = {}
     refused: list[str] = []
     budget = Budget()
     with ExitStack() as archives:
-        for file in files_of(paths, archives, budget, refused):
-            try:
-                kinds[file] = kinds_of(file)
-            except LogError as error:
-                refused.append(str(error))
-            except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                refused.append(f"cannot read {file}: {getattr(error, 'strerror', error)}")
+        kinds = _recognised(files_of(paths, archives, budget, refused), refused)
         present = [kind for kind in KINDS if any(kind in some for some in kinds.values())]
         if not present:
-            raise LogError(refused[0] if refused else f"{paths[0]}: got a folder without a file, expected one")
+            nothing = f"{paths[0]}: got a folder without a file, expected one"
+            raise LogError(refused[0] if refused else nothing)
         if len(refused) > MAX_NAMED:
             refused[MAX_NAMED:] = [f"{len(refused) - MAX_NAMED:,} more files"]
         yield from (("files", Finding("unreadable", message)) for message in refused)
-        alone = {str(file) for file, some in kinds.items() if some == [LOG]}
         for kind in present:
-            alike = [file for file, some in kinds.items() if kind in some]
             budget.spent, budget.cut = 0, set()
             try:
-                found = kind.findings(cast(list[Path], alike))
-                yield from ((kind.name, one) for one in (_beside_tables(found, alone) if kind is LOG else found))
+                yield from ((kind.name, one) for one in _findings(kind, kinds))
             except (LogError, OSError) as error:
                 if len(present) == 1 and not refused:
                     raise LogError(str(error)) from None
                 yield kind.name, Finding("unreadable", str(error))
-            yield from (
-                (kind.name, Finding("unreadable", f"{name}: {_most(budget)}")) for name in sorted(budget.cut)[:1]
-            )
+            if budget.cut:
+                yield kind.name, Finding("unreadable", f"{min(budget.cut)}: {_most(budget)}")
 
 
-def _beside_tables(found: Iterator[Finding], alone: set[str]) -> list[Finding]:
+def _recognised(files: Iterable[LogFile], refused: list[str]) -> dict[LogFile, list[FileKind]]:
+    """Return the kinds of each file that has one; `refused` says which have none."""
+    kinds: dict[LogFile, list[FileKind]] = {}
+    for file in files:
+        try:
+            kinds[file] = kinds_of(file)
+        except LogError as error:
+            refused.append(str(error))
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            refused.append(f"cannot read {file}: {getattr(error, 'strerror', error)}")
+    return kinds
+
+
+def _findings(kind: FileKind, kinds: dict[LogFile, list[FileKind]]) -> Iterable[Finding]:
+    """Return the findings in the files of a kind, which are one job's."""
+    found = kind.findings(cast(list[Path], [file for file, some in kinds.items() if kind in some]))
+    return _beside_tables(found, kinds) if kind is LOG else found
+
+
+def _beside_tables(found: Iterator[Finding], kinds: dict[LogFile, list[FileKind]]) -> list[Finding]:
     """Return what a log says; of a benchmark's output, which is a table, only what is wrong."""
+    alone = {str(file) for file, some in kinds.items() if some == [LOG]}
     kept = [one for one in found if one.kind not in log_findings.LAST_WORDS or one.at[0].file in alone]
     return kept if alone or len(kept) > 1 else []
