@@ -58,3 +58,12 @@ def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
 def test_a_table_that_is_written_reads_the_same(tmp_path: Path) -> None:
     public_logs.write(LOGS, tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == public_logs.TABLE.read_bytes()
+
+
+def test_what_was_said_of_quoted_logs_at_first_stays() -> None:
+    quoted = pd.read_csv(public_logs.TABLE.with_name("quoted-logs.csv"))
+    told = quoted[(quoted.kind == "faulty") & (quoted.told == "yes")]
+    assert quoted.thread.is_unique
+    assert told["first"].value_counts().to_dict() == {"right": 26, "partly": 15, "nothing": 2, "false": 1}
+    assert (told.now == "right").mean() >= 0.7
+    assert "false" not in {*quoted.now}
