@@ -107,15 +107,12 @@ HEAD = re.compile(
 )
 LEVELS = ("INFO ", "WARN ", "TRACE ")
 # Where a line of torch begins that says something about calls; it may be wrapped.
-TORCH = re.compile(
-    r"\[[EWFI][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d|\[(?:PG [^\[\]]{1,300})?Rank \d{1,7}\]|\] (?:finished|joined)"
-    r"|lagging ranks"
-)
+TORCH = re.compile(r"\[[EWFI][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d|\[(?:PG [^\[\]]{1,300})?Rank \d{1,7}\]")
 # A line is looked at if it has one of these: all literals of forms, and what the reader's own patterns have.
 OWN_WORDS = (
     " WARN ", "commId 0x", " via NET", " via SHM", "NCCL version", "Using network", "set by environment",
-    "No route to host", "P2P is disabled", "eligible", "optimal provider", "ProcessGroup", "Rank ", "] finished",
-    "] joined", "lagging ranks", "Traceback", "Last error:", "GeForce", "GTX", "TITAN", "RTX ",
+    "No route to host", "P2P is disabled", "eligible", "optimal provider", "ProcessGroup", "Rank ",
+    "Traceback", "Last error:", "GeForce", "GTX", "TITAN", "RTX ",
 )  # fmt: skip
 WORDS = re.compile("|".join(map(re.escape, dict.fromkeys((*OWN_WORDS, *LITERALS)))))
 SPEAKS = ("error", "fatal", "failed", "failure", "killed", "aborted", "segmentation fault", "core dumped")

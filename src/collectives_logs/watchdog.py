@@ -12,8 +12,8 @@ from collectives.units import many
 from collectives_logs.finding import MAX_NAMED, Finding, finding, named, ranks
 from collectives_logs.sources import Place
 
-# What is kept: calls that timed out, and sentences of reports.
-MAX_TIMEOUTS, MAX_REPORTS = 1 << 16, 64
+# Calls and states that are kept.
+MAX_TIMEOUTS = 1 << 16
 
 # All patterns are for a text without its blanks, because a terminal or a thread may have wrapped its lines anywhere.
 WHO = r"\[(?:PG(?P<group>[^\[\]]{1,300}?))?Rank(?P<rank>\d{1,7})\]"
@@ -30,12 +30,6 @@ STATE = re.compile(
 AT = re.compile(r"at(?:NCCL)?work(?:sequenceid)?:(\d{1,15})")
 JOB = re.compile(r"\[rank(\d{1,7})\]")
 GUID = re.compile(r"([^()]{1,80})(?:\(([^()]{1,200})\))?")
-
-# With TORCH_NCCL_DESYNC_DEBUG, as `TraceUtils.h` writes it.
-REPORT = re.compile(
-    r"\[(\d[\d,]{0,9999})\](finishedcollective#(?P<finished>\d{1,19}),butdidn'tjoincollective#(?P<joined>\d{1,19})"
-    r"|joinedbutdidn'tfinishcollective#(?P<unfinished>\d{1,19})|arethelaggingranks)"
-)
 
 # Calls between pairs have numbers of their own on each rank, and calls of one number that are no mistake.
 PAIRS = ("SEND", "RECV", "COALESCED")
@@ -99,13 +93,14 @@ class WatchdogLog:
     groups: dict[str, TimedOutGroup] = field(default_factory=dict)
     loose: list[tuple[Member, int, TimedOutCall, Place]] = field(default_factory=list)  # in lines without their group
     of_call: dict[tuple[Member, int], set[str]] = field(default_factory=dict)
-    reports: dict[str, tuple[Place, int]] = field(default_factory=dict)  # ranks that did not join, and in which call
     kept: int = 0
 
     def record(self, at: Place, text: str, job: int = -1) -> bool:
         """Keep what a record says, a text without blanks; return True if it says something."""
-        before = self.kept + len(self.reports)
-        for found in WATCHDOG.finditer(text) if before < MAX_TIMEOUTS else ():
+        before = self.kept
+        if before >= MAX_TIMEOUTS:
+            return False
+        for found in WATCHDOG.finditer(text):
             group, member = _who(text, found, job)
             sent, received = (int(found[name] or -1) for name in ("sent", "received"))
             call = TimedOutCall(found["collective"], sent, received, int(found["milliseconds"]))
@@ -113,30 +108,20 @@ class WatchdogLog:
             if group:
                 self._of(group).add(*self.loose.pop())
             self.kept += 1
-        for found in STATE.finditer(text) if before < MAX_TIMEOUTS else ():
-            group, member = _who(text, found, job)
-            of, enqueued, completed = self._of(group), int(found["enqueued"]), int(found["completed"])
-            of.enqueued[member] = max(of.enqueued.get(member, -1), enqueued)
-            if completed <= enqueued:  # torch 2.3 prints a number here that was never set
-                of.completed[member] = max(of.completed.get(member, -1), completed)
-            if number := AT.search(found["text"]):
-                self.of_call.setdefault((member, int(number[1])), set()).add(group)
-                of.failed.setdefault(member, (int(number[1]), at))
+        for found in STATE.finditer(text):
+            self._state(found, at, *_who(text, found, job))
             self.kept += 1
-        for found in REPORT.finditer(text):
-            did, joined = "never joined a collective", int(found["joined"] or found["unfinished"] or -1)
-            if found["finished"]:
-                did = f"finished collective #{found['finished']}, but did not join collective #{found['joined']}"
-            elif found["unfinished"]:
-                did = f"joined but did not finish collective #{found['unfinished']}"
-            if len(self.reports) < MAX_REPORTS:
-                those = ranks(int(each[:9]) for each in found[1].split(",") if each)
-                self.reports.setdefault(f"{those} {did}", (at, joined))
-        return self.kept + len(self.reports) > before
+        return self.kept > before
 
-    def about(self, number: int) -> dict[str, Place]:
-        """Return torch's reports on a call; they count from 1, and the watchdog of some versions from 0."""
-        return {report: at for report, (at, of) in self.reports.items() if -1 in (of, number) or of - number in (0, 1)}
+    def _state(self, found: re.Match[str], at: Place, group: str, member: Member) -> None:
+        """Keep the numbers of a rank's last calls, and in which one the watchdog met a failure."""
+        of, enqueued, completed = self._of(group), int(found["enqueued"]), int(found["completed"])
+        of.enqueued[member] = max(of.enqueued.get(member, -1), enqueued)
+        if completed <= enqueued:  # torch 2.3 prints a number here that was never set
+            of.completed[member] = max(of.completed.get(member, -1), completed)
+        if number := AT.search(found["text"]):
+            self.of_call.setdefault((member, int(number[1])), set()).add(group)
+            of.failed.setdefault(member, (int(number[1]), at))
 
     def _of(self, group: str) -> TimedOutGroup:
         return self.groups.setdefault(group, TimedOutGroup())
@@ -178,9 +163,6 @@ def timeouts(of: WatchdogLog) -> Iterator[Finding]:
     groups = of.settled()
     found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group), MAX_NAMED)]
     yield from sorted(found, key=lambda one: one.kind == "timeout")[:MAX_NAMED]
-    shown = {report for group in groups.values() for call in group.calls.values() for report in of.about(call[0])}
-    if rest := {report: at for report, (at, _) in of.reports.items() if report not in shown}:
-        yield finding("watchdog.reports", *rest.values(), reports="; ".join(rest))
 
 
 def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Finding]:
@@ -192,9 +174,8 @@ def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Find
         if found := _differ(name, of, number, calls):
             yield found
         for call, those in calls.items():
-            at = [of.calls[member][2] for member in those]
-            places = [*dict.fromkeys([at[0], *torch.about(number).values(), *at[1:]])][:2]
-            follows = _follows(torch, name, of, number, call, those)
+            places = [*dict.fromkeys(of.calls[member][2] for member in those)][:2]
+            follows = _follows(name, of, number, call, those)
             of_call = {"ranks": _ranks(those), "seconds": call.milliseconds / 1000, "call": _call(name, number, call)}
             yield finding("watchdog.timeout", *places, **of_call, follows=follows)
 
@@ -228,12 +209,8 @@ def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCa
     return finding("watchdog.calls of any group", *at, number=number, calls=different)
 
 
-def _follows(
-    torch: WatchdogLog, name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member]
-) -> str:
-    """Return what the lines prove about the others: torch's report, who had not enqueued the call, or that all had."""
-    if reports := torch.about(number):
-        return f"torch reports, counting from 1: {'; '.join(reports)}"
+def _follows(name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member]) -> str:
+    """Return what the lines prove about the others: who had not enqueued the call, or that all had."""
     if not call.collective.startswith(PAIRS) and name and number >= 0:
         behind: dict[int, list[Member]] = {}
         for each, last in of.enqueued.items():
