@@ -126,7 +126,7 @@ def test_numpy_alone(here: Installed) -> None:
     assert "+0<4" in here.collectives("show all_reduce ring -p 5")
     assert "<algo" in here.collectives("export all_reduce ring -p 4 --to msccl")
     (here.folder / "job.log").write_text("n1:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2\n")
-    assert "1 in the log" in here.collectives("read job.log --html page.html")
+    assert "1 of them NCCL's" in here.collectives("read job.log --html page.html")
     assert here.collectives("--version").startswith("collective-communication ")
     assert "not installed" in here.collectives("simulate all_reduce ring", code=2)
     install = "which is not installed: pip install 'collective-communication"
