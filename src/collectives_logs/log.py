@@ -116,6 +116,8 @@ OWN_WORDS = (
 )  # fmt: skip
 WORDS = re.compile("|".join(map(re.escape, dict.fromkeys((*OWN_WORDS, *LITERALS)))))
 SPEAKS = ("error", "fatal", "failed", "failure", "killed", "aborted", "segmentation fault", "core dumped")
+# The first lines of forms that have several.
+OPENS = ("first observed failure", "submitted to be reduced", "NVRM: The NVIDIA GPU ")
 # Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
 END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
 MAX_LINES, MAX_READ, MAX_SHOWN = 12, 1 << 12, 600
@@ -272,7 +274,8 @@ class _LogReader(LineReader):
         before = newest if is_wrapped else self.records.get(writer)
         is_new = TORCH.search(text) is not None
         if is_known and not is_new:
-            is_new = _opens(text, before) or form_of(text, ANYWHERE) is not None
+            form = form_of(text, ANYWHERE)
+            is_new = _opens(text, before) or (form is not None and not _completes(before, text, form))
         if newest is None or not is_wrapped:
             return writer, is_new
         is_inside = re.match(r"[a-z]+ ", text) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
@@ -379,4 +382,12 @@ def _opens(text: str, before: _Record | None) -> bool:
         return True
     is_in_root_cause = before is not None and "first observed failure" in before.texts[0]
     is_listed = "(local_rank: " in text and not is_in_root_cause
-    return is_listed or "first observed failure" in text or "submitted to be reduced" in text
+    return is_listed or any(words in text for words in OPENS)
+
+
+def _completes(before: _Record | None, text: str, form: Form) -> bool:
+    """Return True if a line is the end of a list that says nothing without it."""
+    if before is None or not before.is_list:
+        return False
+    begun = "".join(before.texts)
+    return form_of(begun, ANYWHERE) is None and form_of(begun + text, ANYWHERE) is form

@@ -432,6 +432,21 @@ def test_a_rank_of_ddp_is_named_behind_pages_of_advice() -> None:
     assert "282 283" in found.found
 
 
+def test_a_line_that_completes_others_is_shown_with_them() -> None:
+    """The kernel's driver names the GPU two lines before it says what happened to it."""
+    log = [
+        "[ 1843.308145] NVRM: The NVIDIA GPU 0000:b3:00.0",
+        "               NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "               NVRM: fallen off the bus and is not responding to commands.",
+    ]
+    (found,) = [one for one in read(log) if one.follows]
+    assert "0000:b3:00.0" in found.found
+    assert [one.kind for one in read(log[:2]) if one.follows] == []
+    killed = ["Root Cause (first observed failure):", "  rank      : 3 (local_rank: 3)", "  exitcode  : -9 (pid: 1)"]
+    both = [one.found for one in read([*killed, "srun: error: n7: task 5: Out Of Memory"]) if one.follows]
+    assert [found.partition(":")[0] for found in both] == ["rank 3 killed (SIGKILL)", "rank 5 out of memory"]
+
+
 def test_an_error_of_nccl_whose_first_lines_were_cut() -> None:
     (found,) = [one for one in read(["Last error:", "Duplicate GPU detected : rank 1 and rank 0"]) if one.follows]
     assert "two ranks use one GPU" in found.follows
