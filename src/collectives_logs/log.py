@@ -298,12 +298,12 @@ class _LogReader(LineReader):
             return
         whole = "".join(text.rstrip() for text in record.texts)
         is_known = self.log.torch.record(record.at, re.sub(r"\s+", "", whole), record.job)
-        shown = NOISE.sub("", " ".join(text.strip() for text in record.texts))
-        last = LAST.search(shown)
+        shown = " ".join(text.strip() for text in record.texts)
+        last = LAST.search(shown) if "Last error:" in shown else None
         form = (last and form_of(last[1], IN_NCCL)) or form_of(whole, ANYWHERE)
         if form is None or (is_known and form.kind == "timeout"):
             return
-        text = last[1] if last else shown if form.next else record.texts[0]
+        text = last[1] if last else NOISE.sub("", shown) if form.next else record.texts[0]
         self.message(LogMessage(record.at, record.process, text, form, ranks_in(whole, form)))
 
     def traceback(self, writer: str, at: Place, process: Process, text: str) -> None:
