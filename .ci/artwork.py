@@ -18,7 +18,9 @@ SCHEDULE = ALGORITHMS["all_reduce", "two_tree"](8)
 # The two trees, and the ranks: to be seen on light and on dark ground, also at 16 pixels.
 TREES, RANK = ("#0a7d91", "#e0652f"), "#7d8590"
 TITLE = "From Broadcast to\nTwo-Tree All-Reduce"
-SUBTITLE = "Collective communication for training on many GPUs:\nproved, played, simulated and measured"
+SUBTITLE = (
+    "Collective communication for training on many GPUs:\nproved, played, simulated and measured"
+)
 
 
 def draw(axes: Axes, width: float, size: float) -> None:
@@ -53,5 +55,7 @@ def card() -> Figure:
 
 if __name__ == "__main__":
     with mpl.rc_context({"svg.hashsalt": "logo"}):
-        logo().savefig(STATIC / "logo.svg", transparent=True, metadata={"Date": None, "Creator": None})
+        logo().savefig(
+            STATIC / "logo.svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
     card().savefig(STATIC / "card.png", dpi=100, metadata={"Software": None})

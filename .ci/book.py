@@ -1,9 +1,10 @@
 """Make the book: first pages to read, Horovod, the experiments, all pages (`make book` does, when packages are there).
 
-What needs processors overlaps: the loops of the engine are compiled beside the first pages, and Horovod beside the
-pages that show no result of this build. Nothing else runs beside an experiment. The site is built in a folder of its
-own, and takes the place of the last one when it is whole. After an interruption the next call goes on: packages,
-compiled code, Horovod's wheel, rows and executed pages are kept as soon as they are there.
+What needs processors overlaps: the loops of the engine are compiled beside the first pages, and
+Horovod beside the pages that show no result of this build. Nothing else runs beside an experiment.
+The site is built in a folder of its own, and takes the place of the last one when it is whole.
+After an interruption the next call goes on: packages, compiled code, Horovod's wheel, rows and
+executed pages are kept as soon as they are there.
 """
 
 import os
@@ -55,7 +56,9 @@ def main() -> None:
     finally:
         for process in (simulator, engine):
             process.terminate()
-    checksum = subprocess.run(["make", "-s", "checksum"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    checksum = subprocess.run(
+        ["make", "-s", "checksum"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    ).stdout
     print(f"==> 2/3 experiments: preset quick, after {after()}", flush=True)
     notebooks = sorted((ROOT / "experiments").glob("*.ipynb"))
     run(BIN / "collectives", "run", *notebooks, "--preset", "quick", "--replace")
@@ -70,11 +73,17 @@ def first_pages() -> None:
     """Build the first pages, and print their address."""
     script(".ci/pages.py", "first")
     done = subprocess.run(
-        [sys.executable, ROOT / ".ci" / "first_pages.py"], stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, ROOT / ".ci" / "first_pages.py"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise StepError("first pages")
-    print(f"==> first pages after {after()}, to read while the rest is made: {done.stdout.strip()}", flush=True)
+    print(
+        f"==> first pages after {after()}, to read while the rest is made: {done.stdout.strip()}",
+        flush=True,
+    )
 
 
 def site() -> None:
@@ -91,7 +100,9 @@ def site() -> None:
 def compiling(name: str) -> "subprocess.Popen[bytes]":
     """Start to compile a part of the library, and return the process."""
     words = SIMULATION if name == "the simulator" else ()
-    return subprocess.Popen([sys.executable, "-c", COMPILE[name], *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-c", COMPILE[name], *words], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
 
 
 def wait(process: "subprocess.Popen[bytes]", what: str) -> None:
@@ -106,7 +117,10 @@ def script(*words: str | Path) -> None:
 
 
 def run(*command: str | Path) -> None:
-    """Run a command. Raises StepError where it fails; it has said why. Ctrl-C reaches it, too, and it is waited for."""
+    """Run a command.
+
+    Raises StepError where it fails; it has said why. Ctrl-C reaches it, too, and it is waited for.
+    """
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         code = process.wait()
@@ -131,4 +145,6 @@ if __name__ == "__main__":
         kept = f"; the site in {SITE.relative_to(ROOT)} is as it was" if SITE.exists() else ""
         sys.exit(f"error: {error} failed{kept}")
     except KeyboardInterrupt:
-        sys.exit("\ninterrupted: `make book` goes on where it was; what was installed, compiled and measured is kept")
+        sys.exit(
+            "\ninterrupted: `make book` goes on where it was; what was installed, compiled and measured is kept"
+        )

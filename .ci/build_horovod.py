@@ -1,10 +1,11 @@
 """Build Horovod for this Python and this torch, once a machine, and install it (`make env` does; so may conda users).
 
-Horovod is published as source only, and asks for C++14 where torch's headers need more: the standard is raised before
-it is compiled. It is compiled without debug information and in a few large units, because most of the time goes into
-reading the headers of torch and gloo again for each file; the optimization (-O3) stays. It works on CPUs, by gloo: the
-back end has no tensors on GPUs. The wheel is kept outside the checkout, under $XDG_CACHE_HOME or ~/.cache. If something
-is missing or goes wrong, a line says so, and everything else works without Horovod.
+Horovod is published as source only, and asks for C++14 where torch's headers need more: the
+standard is raised before it is compiled. It is compiled without debug information and in a few
+large units, because most of the time goes into reading the headers of torch and gloo again for each
+file; the optimization (-O3) stays. It works on CPUs, by gloo: the back end has no tensors on GPUs.
+The wheel is kept outside the checkout, under $XDG_CACHE_HOME or ~/.cache. If something is missing
+or goes wrong, a line says so, and everything else works without Horovod.
 """
 
 import hashlib
@@ -30,7 +31,11 @@ STANDARD = r"(?m)^([ \t]*set\(CMAKE_CXX_STANDARD )14\)", r"\g<1>20)"
 # Files of Horovod, what is found once in each, and what replaces it.
 EDITS = (
     ("CMakeLists.txt", *STANDARD),
-    ("CMakeLists.txt", r'"-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO', '"-O2 -g" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO'),
+    (
+        "CMakeLists.txt",
+        r'"-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO',
+        '"-O2 -g" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO',
+    ),
     ("horovod/torch/CMakeLists.txt", *STANDARD),
     (
         "horovod/torch/CMakeLists.txt",
@@ -43,7 +48,11 @@ EDITS = (
         r"\g<0>\n    set_target_properties(gloo PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 20)",
     ),
     # Nothing uses this file, and it cannot stand beside the others in one unit.
-    ("third_party/gloo/gloo/CMakeLists.txt", r'(?m)^ *"\$\{CMAKE_CURRENT_SOURCE_DIR\}/allreduce_local\.cc"\n', ""),
+    (
+        "third_party/gloo/gloo/CMakeLists.txt",
+        r'(?m)^ *"\$\{CMAKE_CURRENT_SOURCE_DIR\}/allreduce_local\.cc"\n',
+        "",
+    ),
 )
 OPTIONS = {
     "HOROVOD_WITH_PYTORCH": "1",
@@ -72,17 +81,29 @@ def main() -> None:
 
 def cache() -> Path:
     """Return where wheels are kept from one checkout to the next."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collective-communication"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "collective-communication"
+    )
 
 
 def key() -> str:
     """Return the versions and the platform that a wheel fits."""
-    parts = [VERSION, sysconfig.get_config_var("SOABI"), "torch", metadata.version("torch"), platform.machine()]
+    parts = [
+        VERSION,
+        sysconfig.get_config_var("SOABI"),
+        "torch",
+        metadata.version("torch"),
+        platform.machine(),
+    ]
     return "-".join(["horovod", *parts])
 
 
 def is_installed() -> bool:
-    """Return whether the wheel of this very key is installed; pip notes where a package came from."""
+    """Return whether the wheel of this very key is installed.
+
+    Pip notes where a package came from.
+    """
     try:
         origin = metadata.distribution("horovod").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -93,8 +114,9 @@ def is_installed() -> bool:
 def wheel(kept: Path, builder: Callable[[Path, Path], None]) -> Path:
     """Return the wheel in the cache; build it first where there is none. Raise BuildError.
 
-    The finished folder is renamed into place, so that a build that was cut off leaves nothing that looks done. After
-    one that failed its log stands there, and it is not tried again until that is removed.
+    The finished folder is renamed into place, so that a build that was cut off leaves nothing that
+    looks done. After one that failed its log stands there, and it is not tried again until that is
+    removed.
     """
     place, log = kept / key(), kept / f"{key()}.log"
     if not place.exists():
@@ -103,7 +125,9 @@ def wheel(kept: Path, builder: Callable[[Path, Path], None]) -> Path:
         need_tools()
         kept.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept, prefix=".building-") as scratch:
-            note(f"building Horovod {VERSION}, once, for this Python and torch (one to five minutes)")
+            note(
+                f"building Horovod {VERSION}, once, for this Python and torch (one to five minutes)"
+            )
             written = Path(scratch) / "log"
             written.touch()
             try:
@@ -130,7 +154,16 @@ def need_tools() -> None:
 
 def build(scratch: Path, log: Path) -> None:
     """Download, compare the digest, edit, compile: ``scratch/wheel`` holds the wheel."""
-    pip(log, "download", "--no-deps", "--no-build-isolation", "--no-binary=:all:", "-d", scratch, f"horovod=={VERSION}")
+    pip(
+        log,
+        "download",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-binary=:all:",
+        "-d",
+        scratch,
+        f"horovod=={VERSION}",
+    )
     downloaded = next(scratch.glob("horovod-*.tar.gz"))
     got = hashlib.sha256(downloaded.read_bytes()).hexdigest()
     if got != SOURCE_SHA256:
@@ -148,17 +181,29 @@ def edit(path: Path, pattern: str, replacement: str) -> None:
     """Replace what is found once in a file. Raise BuildError where it is not."""
     text, changed = re.subn(pattern, replacement, path.read_text())
     if changed != 1:
-        raise BuildError(f"{path.name} of Horovod {VERSION}: {pattern!r} found {changed} times, expected once")
+        raise BuildError(
+            f"{path.name} of Horovod {VERSION}: {pattern!r} found {changed} times, expected once"
+        )
     path.write_text(text)
 
 
 def pip(log: Path, *arguments: str | Path) -> None:
-    """Run pip, all its output into the log. Horovod's build takes no variables but ours: the key names none."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")} | OPTIONS
+    """Run pip, all its output into the log.
+
+    Horovod's build takes no variables but ours: the key names none.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")
+    } | OPTIONS
     command = [*PIP, *arguments]
     with log.open("a") as output:
         code, _ = run(
-            command, "building Horovod", lambda _: None, log=output, environment=environment, timeout=LIMIT_SECONDS
+            command,
+            "building Horovod",
+            lambda _: None,
+            log=output,
+            environment=environment,
+            timeout=LIMIT_SECONDS,
         )
     if code:
         raise subprocess.CalledProcessError(code, command)

@@ -1,7 +1,7 @@
 """Density: how much stands on a line of code, for each package, against limits that only fall.
 
-`make check` runs this file, which prints the table and fails above a limit. Whoever unfolds code lowers the limits
-with ``python .ci/density.py --lower``, which never raises one.
+`make check` runs this file, which prints the table and fails above a limit. Whoever unfolds code
+lowers the limits with ``python .ci/density.py --lower``, which never raises one.
 """
 
 import argparse
@@ -24,8 +24,8 @@ FOLDERS = (
     "tests",
     ".ci",
 )
-# Each with its heading. The last three count per 1,000 lines, so a file that goes may raise them a little: limits are
-# rounded up to whole `STEPS`.
+# Each with its heading. The last three count per 1,000 lines, so a file that goes may raise them a
+# little: limits are rounded up to whole `STEPS`.
 MEASURES = {
     "nodes": "nodes of the syntax tree a line",
     "loops": "comprehensions with two loops",
@@ -38,7 +38,10 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a syntax tree; docstrings and the marks of reading and writing a name are no code."""
+    """Yield the nodes of a syntax tree.
+
+    Docstrings and the marks of reading and writing a name are no code.
+    """
     docstrings = {id(text) for text in _docstrings(tree)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.expr_context) and id(node) not in docstrings:
@@ -69,7 +72,9 @@ def measure(sources: list[str]) -> dict[str, float]:
     def share(count: int) -> float:
         return round(1000 * count / max(lines, 1), 2)
 
-    nested = [node for node in found if isinstance(node, COMPREHENSIONS) and len(node.generators) > 1]
+    nested = [
+        node for node in found if isinstance(node, COMPREHENSIONS) and len(node.generators) > 1
+    ]
     return {
         "nodes": round(len(found) / max(lines, 1), 3),
         "loops": share(len(nested)),
@@ -88,7 +93,9 @@ def measured(root: Path = ROOT) -> dict[str, dict[str, float]]:
     return table
 
 
-def faults(table: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]) -> Iterator[str]:
+def faults(
+    table: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]
+) -> Iterator[str]:
     """Yield a line for each measure above its limit."""
     for folder, values in table.items():
         for name, heading in MEASURES.items():
@@ -96,11 +103,15 @@ def faults(table: dict[str, dict[str, float]], limits: dict[str, dict[str, float
                 yield f"{folder}: {heading}: got {values[name]:g}, expected at most {limits[folder][name]:g}"
 
 
-def lowered(table: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def lowered(
+    table: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]
+) -> dict[str, dict[str, float]]:
     """Return the limits, lower where a measure is."""
     lower = {}
     for folder, values in table.items():
-        rounded = {name: round(math.ceil(values[name] / step) * step, 2) for name, step in STEPS.items()}
+        rounded = {
+            name: round(math.ceil(values[name] / step) * step, 2) for name, step in STEPS.items()
+        }
         lower[folder] = {name: min(rounded[name], limits[folder][name]) for name in MEASURES}
     return lower
 

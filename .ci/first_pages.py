@@ -1,8 +1,8 @@
 """Build the book's first pages before anything is measured, and print their address (`make book` does).
 
-They are the first parts of `_toc.yml`, and the pages of reference that they point to. None of them shows a result of
-an experiment. Links to pages that are still to come are plain text; `make book` builds these pages again, from clean
-and with every warning an error, with the others.
+They are the first parts of `_toc.yml`, and the pages of reference that they point to. None of them
+shows a result of an experiment. Links to pages that are still to come are plain text; `make book`
+builds these pages again, from clean and with every warning an error, with the others.
 """
 
 import subprocess
@@ -26,7 +26,10 @@ def contents() -> dict[str, Any]:
 
 
 def first_contents() -> dict[str, Any]:
-    """Return a table of contents of the first pages; what comes before the first part shows results."""
+    """Return a table of contents of the first pages.
+
+    What comes before the first part shows results.
+    """
     book = contents()
     first, *parts = book["parts"][:PARTS]
     root, *others = first["chapters"]
@@ -60,7 +63,15 @@ if __name__ == "__main__":
     OUTPUT.mkdir(parents=True, exist_ok=True)
     toc = OUTPUT / "_toc.yml"
     toc.write_text(yaml.safe_dump(first_contents()))
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT, "--toc", toc, "--path-output", OUTPUT]
+    command = [
+        Path(sys.executable).with_name("jupyter-book"),
+        "build",
+        ROOT,
+        "--toc",
+        toc,
+        "--path-output",
+        OUTPUT,
+    ]
     done = subprocess.run([*command, "-qq"], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{done.stdout}{done.stderr}\nerror: the first pages could not be built")

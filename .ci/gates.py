@@ -1,7 +1,7 @@
 """Gates: faults of the text and of recorded results, each a line `file:line: what`, and exit code 1.
 
-`make check` runs those that read sources. `make book` runs ``gates.py --executed FOLDER`` as well, on the notebooks
-that papermill and the build have executed.
+`make check` runs those that read sources. `make book` runs ``gates.py --executed FOLDER`` as well,
+on the notebooks that papermill and the build have executed.
 """
 
 import json
@@ -21,9 +21,13 @@ from collectives.codecs import current_name, split
 from collectives_book import computed, load
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACEHOLDER = re.compile(r"\b(?:TODO|FIXME|TBD|XXX)\b|(?i:\blorem ipsum\b|\bcoming soon\b|\bto be written\b)")
+PLACEHOLDER = re.compile(
+    r"\b(?:TODO|FIXME|TBD|XXX)\b|(?i:\blorem ipsum\b|\bcoming soon\b|\bto be written\b)"
+)
 # A cell, its options and its code; those whose code a page leaves out cannot be copied from it.
-CELL = re.compile(r"^(`{3,})\{code-cell\}.*?\n((?::\w+:[^\n]*\n)*)(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+CELL = re.compile(
+    r"^(`{3,})\{code-cell\}.*?\n((?::\w+:[^\n]*\n)*)(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL
+)
 LEFT_OUT = re.compile(r"\bremove-(?:input|cell)\b")
 WIDEST = 80  # columns of code on a page, beside the two sidebars
 
@@ -31,7 +35,10 @@ WIDEST = 80  # columns of code on a page, beside the two sidebars
 def placeholders(path: Path) -> Iterator[str]:
     """Yield a fault for each text that is still to be written."""
     for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), start=1):
-        yield from (f"{path}:{number}: placeholder: got {match[0]!r}" for match in PLACEHOLDER.finditer(line))
+        yield from (
+            f"{path}:{number}: placeholder: got {match[0]!r}"
+            for match in PLACEHOLDER.finditer(line)
+        )
 
 
 def shown(text: str) -> list[tuple[int, str]]:
@@ -52,10 +59,23 @@ def cells(pages: list[Path]) -> Iterator[str]:
     """Yield a fault for each name that no cell defines that a reader can copy, and each line that a page cuts off."""
     with TemporaryDirectory() as folder:
         for page in pages:
-            (Path(folder) / f"{page.stem}.py").write_text(copied(page.read_text(encoding="utf8")), encoding="utf8")
+            (Path(folder) / f"{page.stem}.py").write_text(
+                copied(page.read_text(encoding="utf8")), encoding="utf8"
+            )
         rules = ["--select=F821,E501", f"--line-length={WIDEST}", "--config=builtins=['display']"]
-        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--output-format=json", *rules]
-        found = json.loads(subprocess.run([*command, folder], stdout=subprocess.PIPE, check=False).stdout)
+        command = [
+            sys.executable,
+            "-m",
+            "ruff",
+            "check",
+            "--isolated",
+            "--no-cache",
+            "--output-format=json",
+            *rules,
+        ]
+        found = json.loads(
+            subprocess.run([*command, folder], stdout=subprocess.PIPE, check=False).stdout
+        )
     by_name = {page.stem: page for page in pages}
     for one in found:
         yield f"{by_name[Path(one['filename']).stem]}:{one['location']['row']}: a copied cell: {one['message']}"
@@ -66,19 +86,26 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     settings = json.loads(path.read_text(encoding="utf8")).get("settings", [])
     names = {"auto", PACKED, *(name for _, name in ALGORITHMS)}
     measured = {
-        split(current_name(name))[0].partition("@")[0] for each in settings for name in each.get("algorithms", ())
+        split(current_name(name))[0].partition("@")[0]
+        for each in settings
+        for name in each.get("algorithms", ())
     }
     for gone in sorted(measured - names):
         if not (ROOT / gone.partition(":")[0]).is_file():
             yield f"{path}:1: stale: measured with {gone!r}, and no algorithm has this name"
     preset = presets / f"{path.parent.name}.yaml"
-    given = yaml.safe_load(preset.read_text(encoding="utf8")).get(path.stem, {}) if preset.exists() else {}
+    given = (
+        yaml.safe_load(preset.read_text(encoding="utf8")).get(path.stem, {})
+        if preset.exists()
+        else {}
+    )
     if path.parent.name.startswith("slurm"):
         given.pop("ranks", None)  # the job's number of tasks decides
     for name, typed in given.items():
         if made := [each[name] for each in settings if name in each]:
             field = load(path.stem).model_fields[name]
-            read = TypeAdapter(Annotated[field.annotation, *field.metadata, None]).validate_python  # "400ms" is 0.4
+            # "400ms" is 0.4.
+            read = TypeAdapter(Annotated[field.annotation, *field.metadata, None]).validate_python
             if not fits(read(typed), [read(each) for each in made]):
                 yield f"{path}:1: stale: {name}: measured with {made[0]}, preset has {typed}"
 
@@ -90,7 +117,10 @@ def outdated(folder: Path = computed.FOLDER) -> Iterator[str]:
 
 
 def fits(given: Any, made: list[Any]) -> bool:
-    """Return whether what a preset gives was measured; lists may have been measured in several launches."""
+    """Return whether what a preset gives was measured.
+
+    Lists may have been measured in several launches.
+    """
     if isinstance(given, list):
         return all(any(each in several for several in made) for each in given)
     return given in made
@@ -111,7 +141,13 @@ def executed(path: Path) -> Iterator[str]:
 
 def sources() -> Iterator[str]:
     """Yield the faults that `make check` looks for."""
-    read = ("chapters/*.md", "assignments/*/handout.md", "experiments/*.ipynb", "README.md", "CONTRIBUTING.md")
+    read = (
+        "chapters/*.md",
+        "assignments/*/handout.md",
+        "experiments/*.ipynb",
+        "README.md",
+        "CONTRIBUTING.md",
+    )
     for path in (path for pattern in read for path in ROOT.glob(pattern)):
         yield from placeholders(path)
     yield from cells(sorted((ROOT / "chapters").glob("*.md")))

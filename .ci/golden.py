@@ -1,7 +1,7 @@
 """Record what the library computes as one file, so that a change that should not alter it can be seen not to.
 
-`make golden` writes tests/golden.json. `make golden-check` prints the entries that differ from it and exits with 1;
-``python .ci/golden.py --check schedule choice`` looks at these sections alone.
+`make golden` writes tests/golden.json. `make golden-check` prints the entries that differ from it
+and exits with 1; ``python .ci/golden.py --check schedule choice`` looks at these sections alone.
 """
 
 import argparse
@@ -41,7 +41,8 @@ CHOSEN_ON, CHOSEN_FOR = (2, 6, 8, 16), [4**i for i in (1, 5, 9, 13)]
 FORMED_ON, FORMED_FOR = (*SMALL, 32, LARGE), [4**i for i in range(1, 16)]
 PLAYED_ON = (4, 7, 8)
 
-# A machine with everything that the presets lack: a slow node, shared uplinks, and time to reduce a byte.
+# A machine with everything that the presets lack: a slow node, shared uplinks, and time to reduce a
+# byte.
 UNEVEN = {
     "name": "uneven",
     "ranks_per_node": 2,
@@ -96,7 +97,10 @@ def schedules(small: Iterable[int] = SMALL, large: int = LARGE) -> Entries:
     for names in ALGORITHMS:
         for p in small:
             made = [digest(*serialised(each)) for each in variants(*names, p)]
-            yield f"{' '.join(names)} p={p:02}", f"{len(made)} variants {digest(''.join(made).encode())}"
+            yield (
+                f"{' '.join(names)} p={p:02}",
+                f"{len(made)} variants {digest(''.join(made).encode())}",
+            )
         yield f"{' '.join(names)} p={large} default", digest(*serialised(build(*names, large)))
 
 
@@ -106,13 +110,19 @@ def machines() -> list[Machine]:
 
 
 def simulated(ranks: Iterable[int] = SIMULATED_ON) -> Entries:
-    """Seconds of every algorithm on every machine, for each size; and a digest of all else that a simulation tells."""
+    """Seconds of every algorithm on every machine, for each size.
+
+    And a digest of all else that a simulation tells.
+    """
     for on in machines():
         for p in (p for p in ranks if p % on.ranks_per_node == 0):
             for names in ALGORITHMS:
                 yield f"{' '.join(names)} {on.name} p={p:03}", simulated_once(names, p, on)
     for on in map(machine, LINKED):
-        for names in [*executable(), *((of, f"packed_trees@{on.name}") for of in ("all_gather", "broadcast"))]:
+        for names in [
+            *executable(),
+            *((of, f"packed_trees@{on.name}") for of in ("all_gather", "broadcast")),
+        ]:
             yield f"{' '.join(names)} {on.name}", simulated_once(names, on.ranks_per_node, on)
 
 
@@ -125,8 +135,13 @@ def simulated_once(names: tuple[str, str], p: int, on: Machine) -> str:
 
 
 def chosen(ranks: Iterable[int] | None = None) -> Entries:
-    """What `auto` chooses, without a machine and with each; sizes for which it is the same are written as one run."""
-    measured = Machine.model_validate(UNEVEN | {"name": autotune.MEASURED, "ports_per_node": 2, "levels": []})
+    """What `auto` chooses, without a machine and with each.
+
+    Sizes for which it is the same are written as one run.
+    """
+    measured = Machine.model_validate(
+        UNEVEN | {"name": autotune.MEASURED, "ports_per_node": 2, "levels": []}
+    )
     for on in (None, *machines(), measured):
         on_ranks, sizes = (FORMED_ON, FORMED_FOR) if on is measured else (CHOSEN_ON, CHOSEN_FOR)
         for collective in dict.fromkeys(of for of, _ in ALGORITHMS):
@@ -135,7 +150,10 @@ def chosen(ranks: Iterable[int] | None = None) -> Entries:
                 made = [(n, autotune.choose(collective, p, n, on=on)) for n in sizes]
                 yield f"{collective} {on.name if on else 'no machine'} p={p:02}", runs(made)
                 seconds += [each.seconds for _, each in made]
-            yield f"{collective} {on.name if on else 'no machine'} seconds", digest(compact(seconds))
+            yield (
+                f"{collective} {on.name if on else 'no machine'} seconds",
+                digest(compact(seconds)),
+            )
 
 
 def runs(made: Sequence[tuple[int, Any]]) -> str:
@@ -165,14 +183,20 @@ def output(command: str, program: Sequence[str] = (sys.executable, "-m", "collec
 
 
 def rows(commands: Iterable[str] = COMMANDS) -> Entries:
-    """The keys of the rows that each command prints, in their order; each kind of row in its own brackets."""
+    """The keys of the rows that each command prints, in their order.
+
+    Each kind of row in its own brackets.
+    """
     for command in commands:
         kinds = dict.fromkeys(", ".join(json.loads(line)) for line in output(command).splitlines())
         yield command, " ".join(f"[{kind}]" for kind in kinds)
 
 
 def calibrated() -> Entries:
-    """The fields of the machine's file that `calibrate` prints; it has no overhead where a busy machine hides it."""
+    """The fields of the machine's file that `calibrate` prints.
+
+    It has no overhead where a busy machine hides it.
+    """
     made = yaml.safe_load(output(CALIBRATE))
     network = [name for name in made["network"] if name != "overhead"]
     yield CALIBRATE, f"{', '.join(made)}; network: {', '.join(network)}"
@@ -185,23 +209,35 @@ def public() -> Entries:
 
 
 def signature(value: Any) -> str:
-    """Return a callable's signature, or the type of another value; an exception has none and shows its bases."""
+    """Return a callable's signature, or the type of another value.
+
+    An exception has none and shows its bases.
+    """
     if isinstance(value, type) and issubclass(value, Exception):
         return f"class({', '.join(base.__name__ for base in value.__bases__)})"
     return str(inspect.signature(value)) if callable(value) else type(value).__name__
 
 
 def references(folder: Path = REFERENCE) -> Entries:
-    """Every committed row and record, as `results.read` returns them; other rows as the JSON of each line."""
+    """Every committed row and record, as `results.read` returns them.
+
+    Other rows as the JSON of each line.
+    """
     for path in sorted(folder.rglob("*.parquet")):
         table, record = read(path.with_suffix(""))
-        name, types = path.relative_to(folder).as_posix(), ", ".join(f"{of}: {is_}" for of, is_ in table.dtypes.items())
+        name, types = (
+            path.relative_to(folder).as_posix(),
+            ", ".join(f"{of}: {is_}" for of, is_ in table.dtypes.items()),
+        )
         yield f"{name} rows", f"{len(table)} {digest(*map(compact, table.to_dict('records')))}"
         yield f"{name} types", types
         yield f"{name} record", digest(compact(record))
     for path in sorted(folder.rglob("*.jsonl")):
         found = [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
-        yield f"{path.relative_to(folder).as_posix()} rows", f"{len(found)} {digest(*map(compact, found))}"
+        yield (
+            f"{path.relative_to(folder).as_posix()} rows",
+            f"{len(found)} {digest(*map(compact, found))}",
+        )
 
 
 SECTIONS: dict[str, Callable[[], Entries]] = {
@@ -218,19 +254,31 @@ SECTIONS: dict[str, Callable[[], Entries]] = {
 
 def recorded(sections: Iterable[str]) -> dict[str, Any]:
     """Return all entries of these sections by name, which begins with the section's."""
-    return {f"{section}: {name}": value for section in sections for name, value in SECTIONS[section]()}
+    return {
+        f"{section}: {name}": value for section in sections for name, value in SECTIONS[section]()
+    }
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return one line for each entry that is new, gone or changed."""
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return [f"{name}: got {now.get(name, 'none')}, expected {before.get(name, 'none')}" for name in names]
+    return [
+        f"{name}: got {now.get(name, 'none')}, expected {before.get(name, 'none')}"
+        for name in names
+    ]
 
 
 def main() -> int:
     """Record, then write or compare; return the exit code."""
-    parser = argparse.ArgumentParser("golden.py", description="Record what the library computes, or compare with it.")
-    parser.add_argument("--check", nargs="*", choices=SECTIONS, help="write nothing; print what differs (all sections)")
+    parser = argparse.ArgumentParser(
+        "golden.py", description="Record what the library computes, or compare with it."
+    )
+    parser.add_argument(
+        "--check",
+        nargs="*",
+        choices=SECTIONS,
+        help="write nothing; print what differs (all sections)",
+    )
     check: list[str] | None = parser.parse_args().check
     now = recorded(check or SECTIONS)
     if check is None:
@@ -238,7 +286,9 @@ def main() -> int:
         GOLDEN.write_text(f"{text}\n", encoding="utf8")
         return 0
     before = json.loads(GOLDEN.read_text(encoding="utf8"))
-    before = {name: value for name, value in before.items() if not check or name.split(":")[0] in check}
+    before = {
+        name: value for name, value in before.items() if not check or name.split(":")[0] in check
+    }
     lines = differences(before, now)
     print(*lines or [f"{len(now)} entries, none differs"], sep="\n")
     return int(bool(lines))

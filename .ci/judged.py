@@ -1,8 +1,9 @@
 """Other people's programs: fetch the files that the committed table names, judge each, and compare with the table.
 
-``python .ci/judged.py FOLDER`` gets the files that are not in FOLDER from their repositories by git, each as
-SHA-256.xml or .json, reads and proves them, as ``collectives verify FOLDER/*`` does, prints what differs from the
-table, and exits with 1 if anything does. With ``--write`` it writes the table again instead.
+``python .ci/judged.py FOLDER`` gets the files that are not in FOLDER from their repositories by
+git, each as SHA-256.xml or .json, reads and proves them, as ``collectives verify FOLDER/*`` does,
+prints what differs from the table, and exits with 1 if anything does. With ``--write`` it writes
+the table again instead.
 """
 
 import argparse
@@ -21,15 +22,27 @@ from collectives.formats import teccl
 from collectives.formats.teccl import GB, fit, published
 from collectives_book.judged import COLUMNS, JudgedFile, read, write
 
-TABLE = Path(__file__).resolve().parent.parent / "experiments" / "results" / "reference" / "judged" / "programs.csv"
+TABLE = (
+    Path(__file__).resolve().parent.parent
+    / "experiments"
+    / "results"
+    / "reference"
+    / "judged"
+    / "programs.csv"
+)
 SITE = "https://github.com"
 LONGEST = 900  # seconds for one call of git
 
 
 def git(folder: str, *arguments: str) -> bytes:
-    """Return what git prints. Raise SystemExit if it fails; git itself says why on standard error."""
+    """Return what git prints.
+
+    Raise SystemExit if it fails; git itself says why on standard error.
+    """
     quiet = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
-    done = subprocess.run(["git", "-C", folder, *arguments], stdout=subprocess.PIPE, timeout=LONGEST, env=quiet)
+    done = subprocess.run(
+        ["git", "-C", folder, *arguments], stdout=subprocess.PIPE, timeout=LONGEST, env=quiet
+    )
     if done.returncode:
         raise SystemExit(f"git {' '.join(arguments)}: got exit code {done.returncode}, expected 0")
     return done.stdout
@@ -41,7 +54,10 @@ def place(folder: Path, row: JudgedFile) -> Path:
 
 
 def fetch(folder: Path, rows: list[JudgedFile]) -> None:
-    """Get the files that are missing, and no other file of their repositories. Raise SystemExit for another hash."""
+    """Get the files that are missing, and no other file of their repositories.
+
+    Raise SystemExit for another hash.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     few = ["--quiet", "--depth=1", "--filter=blob:none"]
     missing = [row for row in rows if not place(folder, row).exists()]
@@ -73,7 +89,9 @@ def judge(folder: Path, rows: list[JudgedFile]) -> list[JudgedFile]:
                 ranks=said.get("ranks", 0),
                 verdict=said["verdict"],
                 why=said.get("why", ""),
-                steps=said.get("instructions", said.get("flows", 0)) if said["verdict"] == "right" else 0,
+                steps=said.get("instructions", said.get("flows", 0))
+                if said["verdict"] == "right"
+                else 0,
                 slots=said.get("slots", 0),
                 dependencies=said.get("dependencies", 0),
                 needless=len(said.get("needless") or ()),
@@ -85,7 +103,10 @@ def judge(folder: Path, rows: list[JudgedFile]) -> list[JudgedFile]:
 
 
 def on_network(path: str, file: Path, verdict: str) -> dict[str, Any]:
-    """Return the columns of a right schedule whose network its path names; empty and 0 for any other file."""
+    """Return the columns of a right schedule whose network its path names.
+
+    Empty and 0 for any other file.
+    """
     known = published(path)
     if not known or verdict != "right":
         return {"network": known[0] if known else "", "missing": "", "bandwidth": 0, "stated": 0}
@@ -107,9 +128,13 @@ def differences(old: list[JudgedFile], new: list[JudgedFile]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Fetch and judge; return the exit code."""
-    parser = argparse.ArgumentParser("judged.py", description="Fetch and judge other people's programs.")
+    parser = argparse.ArgumentParser(
+        "judged.py", description="Fetch and judge other people's programs."
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true", help="write the table, do not compare with it")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table, do not compare with it"
+    )
     given = parser.parse_args(arguments)
     before = read(TABLE)
     fetch(given.folder, before)

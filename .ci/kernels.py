@@ -2,16 +2,18 @@
 
     python .ci/kernels.py COMMAND ...
 
-A page's own work takes a second or two, a kernel's start and its imports take three more. Here they are made once. The
-command finds, under JUPYTER_PATH, a kernel named python3. It starts this file as a client, which
+A page's own work takes a second or two, a kernel's start and its imports take three more. Here they
+are made once. The command finds, under JUPYTER_PATH, a kernel named python3. It starts this file as
+a client, which
 
-1. connects to the server's socket, and sends the kernel's working directory, environment and options as a line of JSON,
-   together with its own standard streams;
+1. connects to the server's socket, and sends the kernel's working directory, environment and
+   options as a line of JSON, together with its own standard streams;
 2. receives the number of the process that the server has forked, and passes interrupts on to it;
-3. receives the exit code when that process has ended. Where the client is killed its connection closes, and the server
-   kills the kernel.
+3. receives the exit code when that process has ended. Where the client is killed its connection
+   closes, and the server kills the kernel.
 
-Only Linux has what tells the server that a process has ended; elsewhere the command runs with usual kernels.
+Only Linux has what tells the server that a process has ended; elsewhere the command runs with usual
+kernels.
 """
 
 import atexit
@@ -72,8 +74,21 @@ def run_with_server(command: list[str], folder: Path) -> int:
             serve(listener)
     kernel = folder / "kernels" / "python3"
     kernel.mkdir(parents=True)
-    argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), "--kernel", str(at), "{connection_file}"]
-    described = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": True}}
+    argv = [
+        sys.executable,
+        "-S",
+        "-E",
+        str(Path(__file__).resolve()),
+        "--kernel",
+        str(at),
+        "{connection_file}",
+    ]
+    described = {
+        "argv": argv,
+        "display_name": "Python 3",
+        "language": "python",
+        "metadata": {"debugger": True},
+    }
     (kernel / "kernel.json").write_text(json.dumps(described), encoding="utf8")
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("JUPYTER_PATH"))))
     try:
@@ -156,9 +171,13 @@ def become_kernel(request: dict[str, Any], streams: list[int]) -> None:
         sys.modules["numpy"].random.seed()
         from ipykernel.kernelapp import IPKernelApp
 
-        IPKernelApp.launch_instance(argv=[*request["options"], f"--IPKernelApp.parent_handle={os.getppid()}"])
+        IPKernelApp.launch_instance(
+            argv=[*request["options"], f"--IPKernelApp.parent_handle={os.getppid()}"]
+        )
         code = 0
-    finally:  # leaving in the usual way would also leave the blocks of the server, whose copy this process is
+    # Leaving in the usual way would also leave the blocks of the server, whose copy this process
+    # is.
+    finally:
         with suppress(Exception):
             atexit._run_exitfuncs()
             sys.stdout.flush()

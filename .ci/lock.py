@@ -1,9 +1,10 @@
 """Rewrite the locks from pyproject.toml (`make lock`): uv resolves core dependencies and all extras, with hashes.
 
-``requirements.lock`` has every package for each supported Python and system. ``requirements-cuda.lock`` has what the
-CUDA build of torch needs beside, because the CPU build must not bring it. ``environment.yml`` gets the versions without
-hashes, because pip refuses an editable checkout beside them. Versions stay where they fit; ``--upgrade`` takes the
-newest. The pin of torch always stays: another version is a decision of its own, made by editing the lock and the hashes
+``requirements.lock`` has every package for each supported Python and system.
+``requirements-cuda.lock`` has what the CUDA build of torch needs beside, because the CPU build must
+not bring it. ``environment.yml`` gets the versions without hashes, because pip refuses an editable
+checkout beside them. Versions stay where they fit; ``--upgrade`` takes the newest. The pin of torch
+always stays: another version is a decision of its own, made by editing the lock and the hashes
 below.
 """
 
@@ -14,7 +15,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK, CUDA_LOCK, CONDA = (ROOT / name for name in ("requirements.lock", "requirements-cuda.lock", "environment.yml"))
+LOCK, CUDA_LOCK, CONDA = (
+    ROOT / name for name in ("requirements.lock", "requirements-cuda.lock", "environment.yml")
+)
 OLDEST = "3.11"
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
 HEAD = """\
@@ -25,7 +28,8 @@ HEAD = """\
 CUDA_HEAD = """\
 # What torch's CUDA build needs on Linux beside requirements.lock. Written by `make lock`: do not edit.
 """
-# The CPU builds of torch 2.13.0 for Linux, as PyTorch's own index lists them: x86-64 and ARM64, Python 3.11 to 3.14.
+# The CPU builds of torch 2.13.0 for Linux, as PyTorch's own index lists them: x86-64 and ARM64,
+# Python 3.11 to 3.14.
 TORCH = "2.13.0"
 TORCH_CPU_HASHES = (
     "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
@@ -49,11 +53,22 @@ def resolve(upgrade: bool) -> list[str]:
         constraint, output = Path(folder, "constraint.txt"), Path(folder, "lock.txt")
         constraint.write_text("\n".join(re.findall(r"^torch==\S+", held, re.MULTILINE)))
         output.write_text("" if upgrade else held)
-        options = ["--all-extras", "--universal", "--python-version", OLDEST, "--generate-hashes", "--no-annotate"]
+        options = [
+            "--all-extras",
+            "--universal",
+            "--python-version",
+            OLDEST,
+            "--generate-hashes",
+            "--no-annotate",
+        ]
         plain = ["--no-header", "--quiet", "--constraint", constraint, "--output-file", output]
         uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "pip", "compile", *options, *plain, "pyproject.toml"], cwd=ROOT, check=True)
-        return re.findall(r"^\w.*?\n(?=\w|\Z)", output.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL)
+        subprocess.run(
+            [uv, "pip", "compile", *options, *plain, "pyproject.toml"], cwd=ROOT, check=True
+        )
+        return re.findall(
+            r"^\w.*?\n(?=\w|\Z)", output.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL
+        )
 
 
 def with_cpu_builds(block: str) -> str:
@@ -63,7 +78,9 @@ def with_cpu_builds(block: str) -> str:
             f"torch: got {block.splitlines()[0]}, expected {TORCH}, whose CPU builds' hashes are known here"
         )
     hashes = sorted({*re.findall(r"sha256:(\w+)", block), *TORCH_CPU_HASHES})
-    return " \\\n    ".join([f"torch=={TORCH}", *(f"--hash=sha256:{each}" for each in hashes)]) + "\n"
+    return (
+        " \\\n    ".join([f"torch=={TORCH}", *(f"--hash=sha256:{each}" for each in hashes)]) + "\n"
+    )
 
 
 def conda(blocks: list[str]) -> str:

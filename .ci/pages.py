@@ -1,10 +1,10 @@
 """Execute the book's pages into the cache from which Sphinx takes their outputs: `python .ci/pages.py [first|early]`.
 
-``first`` executes the pages that `first_pages.py` builds, ``early`` those that show no result of this build's
-experiments, and without either all are executed. A page is executed again if its code has changed, or anything that its
-code can read: the library, recorded results, installed packages. Several are executed at a time, because they measure
-nothing. A cell may take as long as it needs: a busy machine is slow, not wrong. A page that fails ends the build before
-any page is written.
+``first`` executes the pages that `first_pages.py` builds, ``early`` those that show no result of
+this build's experiments, and without either all are executed. A page is executed again if its code
+has changed, or anything that its code can read: the library, recorded results, installed packages.
+Several are executed at a time, because they measure nothing. A cell may take as long as it needs: a
+busy machine is slow, not wrong. A page that fails ends the build before any page is written.
 """
 
 import hashlib
@@ -34,7 +34,15 @@ RESULTS = ROOT / "experiments" / "results"
 CACHE = ROOT / "_build" / ".jupyter_cache"  # `_config.yml` names it, too
 KEYS = CACHE / "keys.json"
 # What a page's code can read, beside results.
-READ = ("src", "chapters", "assignments", "examples", "experiments/presets", "requirements.lock", "CITATION.cff")
+READ = (
+    "src",
+    "chapters",
+    "assignments",
+    "examples",
+    "experiments/presets",
+    "requirements.lock",
+    "CITATION.cff",
+)
 # Pages that show what this build has measured, and pages that show a reader's own runs.
 SHOWS_BUILD, SHOWS_OWN = re.compile(r"results/quick|recorded\.table"), re.compile(r"\brecorded\b")
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a traceback, for a terminal
@@ -53,7 +61,11 @@ def main(which: str) -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     keys = json.loads(KEYS.read_text(encoding="utf8")) if KEYS.exists() else {}
     pages = dict(wanted(which))
-    stale = [page for page, notebook in pages.items() if keys.get(page) != key(page) or not is_cached(notebook)]
+    stale = [
+        page
+        for page, notebook in pages.items()
+        if keys.get(page) != key(page) or not is_cached(notebook)
+    ]
     print(f"==> pages: {len(stale)} of {len(pages)} to execute, {AT_A_TIME} at a time", flush=True)
     threading.Thread(target=break_silence, daemon=True).start()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -75,7 +87,9 @@ def main(which: str) -> int:
 def execute(page: str, notebook: Any) -> Any:
     """Execute a page in a kernel of its own, in its folder, and return what came of it."""
     _running[page] = time.monotonic()
-    done = single_nb_execution(notebook, str((ROOT / page).parent), None, False, startup_timeout=START_SECONDS)
+    done = single_nb_execution(
+        notebook, str((ROOT / page).parent), None, False, startup_timeout=START_SECONDS
+    )
     del _running[page]
     return done
 
@@ -93,7 +107,11 @@ def break_silence() -> None:
         time.sleep(1)
         now = time.monotonic()
         if now > _last_said + SILENT_SECONDS and _running:
-            say(", ".join(f"{page}: {now - began:.0f} s so far" for page, began in list(_running.items())))
+            say(
+                ", ".join(
+                    f"{page}: {now - began:.0f} s so far" for page, began in list(_running.items())
+                )
+            )
 
 
 def wanted(which: str) -> Iterator[tuple[str, Any]]:
@@ -130,7 +148,9 @@ def key(page: str) -> str:
     if SHOWS_BUILD.search(text):
         read += [digest("experiments/results/quick"), texts()]
     if SHOWS_OWN.search(text):
-        folders = sorted(each.name for each in RESULTS.iterdir() if each.name not in ("quick", "reference"))
+        folders = sorted(
+            each.name for each in RESULTS.iterdir() if each.name not in ("quick", "reference")
+        )
         read += [digest(f"experiments/results/{name}") for name in folders]
     return hashlib.sha256(" ".join(read).encode()).hexdigest()
 
@@ -139,7 +159,8 @@ def key(page: str) -> str:
 def around() -> str:
     """Return a digest of what every page can read, and of what it runs with."""
     installed = {each.name: each.version for each in distributions()}
-    installed.pop("horovod", None)  # it may be installed while pages are executed, and none of these needs it
+    # It may be installed while pages are executed, and none of these needs it.
+    installed.pop("horovod", None)
     packages = [f"{name} {version}" for name, version in sorted(installed.items())]
     machine = f"{platform.platform()} {platform.python_version()} {os.cpu_count()}"
     return " ".join([*map(digest, (*READ, "experiments/results/reference")), *packages, machine])
@@ -156,12 +177,17 @@ def texts() -> str:
 
 @cache
 def digest(name: str) -> str:
-    """Return a digest of a file, or of a folder's files; pages and executed notebooks are none that a page reads."""
+    """Return a digest of a file, or of a folder's files.
+
+    Pages and executed notebooks are none that a page reads.
+    """
     top, hashed = ROOT / name, hashlib.sha256()
     paths = sorted(path for path in top.rglob("*") if path.is_file()) if top.is_dir() else [top]
     for path in paths:
         if not NOT_READ.intersection(path.parts) and path.suffix not in (".md", ".ipynb"):
-            hashed.update(f"{path.relative_to(ROOT)} {path.stat().st_size} ".encode() + path.read_bytes())
+            hashed.update(
+                f"{path.relative_to(ROOT)} {path.stat().st_size} ".encode() + path.read_bytes()
+            )
     return hashed.hexdigest()
 
 

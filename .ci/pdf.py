@@ -1,7 +1,8 @@
 """Print the built site as one PDF through Chromium: bookmarks, page numbers, players as figures (`make pdf`).
 
-All pages of _toc.yml become one document, so that a link from page to page is a link inside the PDF, and Chromium
-numbers the sheets. A part's title is a heading of the first level, a page's of the second: these are the bookmarks.
+All pages of _toc.yml become one document, so that a link from page to page is a link inside the
+PDF, and Chromium numbers the sheets. A part's title is a heading of the first level, a page's of
+the second: these are the bookmarks.
 """
 
 import datetime
@@ -44,9 +45,14 @@ PLAYERS = "[...document.querySelectorAll('schedule-player')].every(it => it.data
 
 
 def contents(toc: Path = ROOT / "_toc.yml") -> PARTS:
-    """Return the parts of the book, each with its pages. What comes before the first part has none of its own."""
+    """Return the parts of the book, each with its pages.
+
+    What comes before the first part has none of its own.
+    """
     given = yaml.safe_load(toc.read_text(encoding="utf8"))
-    return ("", [given["root"]]), *((each["caption"], list(below(each["chapters"]))) for each in given["parts"])
+    return ("", [given["root"]]), *(
+        (each["caption"], list(below(each["chapters"]))) for each in given["parts"]
+    )
 
 
 def below(entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -80,7 +86,8 @@ def article(page: str, site: Path) -> Tag:
         name = "src" if each.name == "img" else "href"
         if name in each.attrs:
             each[name] = address(str(each[name]), path, site)
-    for each in found.select("a[href^='file:']"):  # a file beside the site: the PDF has its name only
+    # A file beside the site: the PDF has its name only.
+    for each in found.select("a[href^='file:']"):
         each.unwrap()
     found["id"] = slug(page)
     return found
@@ -104,7 +111,9 @@ def head(pages: list[str], site: Path) -> str:
     for page in pages:
         path = site / f"{page}.html"
         soup = BeautifulSoup(path.read_text(encoding="utf8"), "html.parser")
-        for tag in soup.select("head link[rel=stylesheet], head script[defer], head script:not([src])"):
+        for tag in soup.select(
+            "head link[rel=stylesheet], head script[defer], head script:not([src])"
+        ):
             name = "href" if tag.name == "link" else "src"
             if name not in tag.attrs and "MathJax" not in tag.get_text():
                 continue
@@ -121,7 +130,10 @@ def book(parts: PARTS, site: Path) -> str:
     given = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))
     body = [title_page(given["title"], given["author"]), "<nav><p class='name'>Contents</p>"]
     for caption, each in parts:
-        links = (f'<li><a href="#{slug(page)}">{html.escape(name(pages[page]))}</a></li>' for page in each)
+        links = (
+            f'<li><a href="#{slug(page)}">{html.escape(name(pages[page]))}</a></li>'
+            for page in each
+        )
         body.append(f"<p>{html.escape(caption)}</p><ul>{''.join(links)}</ul>")
     body.append("</nav>")
     for caption, each in parts:
@@ -159,7 +171,8 @@ def write(to: Path, site: Path = SITE, parts: PARTS | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         whole = Path(folder) / "book.html"
         whole.write_text(book(parts or contents(), site), encoding="utf8")
-        path = next(filter(None, map(shutil.which, NAMES)), None)  # else the one that playwright has installed
+        # Else the one that playwright has installed.
+        path = next(filter(None, map(shutil.which, NAMES)), None)
         browser = playwright.chromium.launch(executable_path=path, args=["--disable-gpu"])
         page = browser.new_page(color_scheme="light")
         page.set_default_timeout(PATIENCE)
@@ -167,7 +180,9 @@ def write(to: Path, site: Path = SITE, parts: PARTS | None = None) -> None:
         page.goto(whole.as_uri())
         page.wait_for_function(PLAYERS)
         page.evaluate(READY)
-        page.pdf(path=to, outline=True, tagged=True, prefer_css_page_size=True, print_background=True)
+        page.pdf(
+            path=to, outline=True, tagged=True, prefer_css_page_size=True, print_background=True
+        )
         browser.close()
 
 

@@ -22,13 +22,15 @@ def run(
 ) -> tuple[int, str]:
     """Return the exit code of a command, and all that it printed on either stream, which goes into ``log``, too.
 
-    ``shown`` returns what is printed of a line, if anything. ``what`` names the command in the line that appears after
-    `SILENT_SECONDS` without another one. Raises subprocess.TimeoutExpired after ``timeout`` seconds; then the command
-    has been killed.
+    ``shown`` returns what is printed of a line, if anything. ``what`` names the command in the line
+    that appears after `SILENT_SECONDS` without another one. Raises subprocess.TimeoutExpired after
+    ``timeout`` seconds; then the command has been killed.
     """
     began = time.monotonic()
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, **streams, env=environment, text=True, errors="replace") as process:
+    with subprocess.Popen(
+        command, **streams, env=environment, text=True, errors="replace"
+    ) as process:
         said, ended, last = list[str](), threading.Event(), [began]
 
         def say(text: str) -> None:

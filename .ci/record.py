@@ -1,11 +1,13 @@
 """Make every committed row again, on a machine with nothing else to do (`make record`), 90 minutes.
 
-``python .ci/record.py computed`` makes those computed rows alone that are older than their code, five minutes, and
-``python .ci/record.py computed NAME`` those of one name: they are the same on every machine.
+``python .ci/record.py computed`` makes those computed rows alone that are older than their code,
+five minutes, and ``python .ci/record.py computed NAME`` those of one name: they are the same on
+every machine.
 
-Rows go to ``experiments/results/FOLDER``, and once all are there, to ``experiments/results/reference/FOLDER``. What was
-measured before a cut is not measured again. The rows of Slurm come from a job on nodes that are this machine; where
-there can be no such cluster, the committed ones stay. The sweeps stand in ``record.yaml``.
+Rows go to ``experiments/results/FOLDER``, and once all are there, to
+``experiments/results/reference/FOLDER``. What was measured before a cut is not measured again. The
+rows of Slurm come from a job on nodes that are this machine; where there can be no such cluster,
+the committed ones stay. The sweeps stand in ``record.yaml``.
 """
 
 import json
@@ -43,11 +45,15 @@ def main() -> None:
     compute([*computed.outdated()])
     for hosts in (8, 32):
         check(hosts, RESULTS / "slow-motion" / f"check-{hosts}.jsonl")
-    preset = yaml.safe_load((EXPERIMENTS / "presets" / "slow-motion.yaml").read_text(encoding="utf8"))
+    preset = yaml.safe_load(
+        (EXPERIMENTS / "presets" / "slow-motion.yaml").read_text(encoding="utf8")
+    )
     failed = run([EXPERIMENTS / f"{name}.ipynb" for name in preset], "slow-motion", replace=True)
     beside = {"beside": ["gloo", "horovod"], "fusion": [0, "128M"]}
     failed += run([EXPERIMENTS / "data-parallel.ipynb"], "quick", beside, "loopback", replace=True)
-    for name, entries in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf8")).items():
+    for name, entries in yaml.safe_load(
+        Path(__file__).with_suffix(".yaml").read_text(encoding="utf8")
+    ).items():
         print(f"==> {name}", file=sys.stderr, flush=True)
         measure(RESULTS / name, entries)
     measure_on_slurm(RESULTS / "slurm-cpu")
@@ -59,7 +65,10 @@ def main() -> None:
 
 
 def compute(names: list[str]) -> None:
-    """Make the computed rows of these names; if none differs, their record alone says of which code they are."""
+    """Make the computed rows of these names.
+
+    If none differs, their record alone says of which code they are.
+    """
     for name in names:
         print(f"==> computed/{name}", file=sys.stderr, flush=True)
         stem, code = computed.FOLDER / name, computed.code(name)
@@ -94,7 +103,9 @@ def measure(stem: Path, entries: list[dict[str, Any]]) -> None:
     """Measure one sweep; its record says which variables it was started with."""
     if stem.with_suffix(".parquet").exists():
         return
-    variables = {name: value for entry in entries for name, value in entry.get("variables", {}).items()}
+    variables = {
+        name: value for entry in entries for name, value in entry.get("variables", {}).items()
+    }
     os.environ.update(variables)
     sweep([each for entry in entries for each in settings(entry)], stem)
     for name in variables:
@@ -121,7 +132,9 @@ def measure_on_slurm(folder: Path) -> None:
     print("==> slurm-cpu", file=sys.stderr, flush=True)
     with TemporaryDirectory() as logs, cluster(Path(logs) / "daemons") as inside:
         log = f"--output={logs}/job"
-        job, state, said = submit(inside, EXPERIMENTS.parent, log, *SLURM_JOB, seconds=SLURM_SECONDS)
+        job, state, said = submit(
+            inside, EXPERIMENTS.parent, log, *SLURM_JOB, seconds=SLURM_SECONDS
+        )
     if state != "COMPLETED 0:0":
         sys.exit(f"job on Slurm: got {state}, expected COMPLETED 0:0\n{said}")
     (RESULTS / f"slurm-cpu-{job}").rename(folder)
@@ -129,7 +142,16 @@ def measure_on_slurm(folder: Path) -> None:
 
 def check(hosts: int, path: Path) -> None:
     """Measure whether that many emulated hosts have the links that were asked for."""
-    command = [sys.executable, "-m", "collectives", "cluster", "--hosts", str(hosts), "--check", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "collectives",
+        "cluster",
+        "--hosts",
+        str(hosts),
+        "--check",
+        "--json",
+    ]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600).stdout
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(said)

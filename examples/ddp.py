@@ -4,9 +4,9 @@
     COLLECTIVES_ALGORITHM=ring torchrun --standalone --nproc-per-node 4 examples/ddp.py
     collectives cluster --hosts 8 -- python examples/ddp.py --algorithm two_tree
 
-Two lines differ from a program on gloo: the import, and the back end's name. All else is there for the check: the same
-training over gloo, and in one process on the whole batch. Prints the losses and how far apart the parameters are, and
-exits with 1 where that is more than rounding.
+Two lines differ from a program on gloo: the import, and the back end's name. All else is there for
+the check: the same training over gloo, and in one process on the whole batch. Prints the losses and
+how far apart the parameters are, and exits with 1 where that is more than rounding.
 """
 
 import argparse
@@ -27,7 +27,11 @@ ROUNDING = 1e-5
 def model() -> torch.nn.Module:
     torch.manual_seed(7)
     return torch.nn.Sequential(
-        torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8)
+        torch.nn.Linear(32, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 8),
     )
 
 
@@ -37,7 +41,9 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return rows, rows[:, :8].tanh()
 
 
-def train(trained: torch.nn.Module, mine: slice, mean: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+def train(
+    trained: torch.nn.Module, mine: slice, mean: Callable[[torch.Tensor], torch.Tensor]
+) -> list[float]:
     """The loss of each step, on these rows of each batch; ``mean`` averages it over ranks."""
     optimizer, losses = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9), []
     for step in range(STEPS):
@@ -61,8 +67,12 @@ def distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
 
 
 def main() -> bool:
-    arguments = argparse.ArgumentParser(description="DistributedDataParallel, checked against gloo and one process")
-    arguments.add_argument("--algorithm", help="of `collectives list`; by default COLLECTIVES_ALGORITHM, or auto")
+    arguments = argparse.ArgumentParser(
+        description="DistributedDataParallel, checked against gloo and one process"
+    )
+    arguments.add_argument(
+        "--algorithm", help="of `collectives list`; by default COLLECTIVES_ALGORITHM, or auto"
+    )
     chosen = arguments.parse_args().algorithm
     options = collectives.torch_backend.Options(chosen) if chosen else None
     dist.init_process_group("collectives", pg_options=options)
@@ -72,15 +82,22 @@ def main() -> bool:
     ours = DistributedDataParallel(model(), bucket_cap_mb=0.05)
     losses = train(ours, mine, averaged)
 
-    theirs = DistributedDataParallel(model(), bucket_cap_mb=0.05, process_group=dist.new_group(backend="gloo"))
+    theirs = DistributedDataParallel(
+        model(), bucket_cap_mb=0.05, process_group=dist.new_group(backend="gloo")
+    )
     train(theirs, mine, averaged)
     alone = model()
     train(alone, slice(None), lambda loss: loss)
     apart = distance(ours, theirs), distance(ours, alone)
     if rank == 0:
         name = chosen or os.environ.get("COLLECTIVES_ALGORITHM", "auto")
-        print(f"DistributedDataParallel on {p} ranks by {name}: losses", *(f"{loss:.6f}" for loss in losses))
-        print(f"parameters differ from gloo's by {apart[0]:.1e}, from one process's by {apart[1]:.1e}")
+        print(
+            f"DistributedDataParallel on {p} ranks by {name}: losses",
+            *(f"{loss:.6f}" for loss in losses),
+        )
+        print(
+            f"parameters differ from gloo's by {apart[0]:.1e}, from one process's by {apart[1]:.1e}"
+        )
     dist.destroy_process_group()
     return max(apart) <= ROUNDING
 

@@ -3,8 +3,8 @@
     collectives verify all_gather examples/dgx1_rings.py:six_rings -p 8
     collectives simulate all_gather examples/dgx1_rings.py:six_rings --machine dgx1 --bytes 1G
 
-The first cycle passes pairs of GPUs with two links each, so two rings take it in either direction; the second takes the
-links that are left. Together they use all 48 links, one each.
+The first cycle passes pairs of GPUs with two links each, so two rings take it in either direction;
+the second takes the links that are left. Together they use all 48 links, one each.
 """
 
 from dataclasses import replace
@@ -27,6 +27,8 @@ def six_rings(p: int) -> Schedule:
     """Each shard is cut into six pieces, and each piece goes round another ring."""
     ring, k = ALGORITHMS["all_gather", "ring"](p), 6 * p
     orders = [*CYCLES, *(cycle[::-1] for cycle in CYCLES)]
-    placed = [on(ring, p, k, order, [6 * rank + i for rank in order]) for i, order in enumerate(orders)]
+    placed = [
+        on(ring, p, k, order, [6 * rank + i for rank in order]) for i, order in enumerate(orders)
+    ]
     together = reduce(lambda one, other: parallel(one, other, "all_gather"), placed)
     return replace(together, one_port=False)  # a GPU has six links

@@ -4,10 +4,11 @@
     COLLECTIVES_ALGORITHM=two_tree torchrun --standalone --nproc-per-node 4 examples/fsdp2.py
     collectives cluster --hosts 8 -- python examples/fsdp2.py --algorithm ring
 
-Two lines differ from a program on gloo: the import, and the back end's name. All else is there for the check: the same
-training over gloo, and in one process on the whole batch. FSDP2 gathers each layer's parameters, and reduces and
-scatters its gradients; two_tree has neither, so there "auto" chooses. Prints the losses and how far apart the
-parameters are, and exits with 1 where that is more than rounding.
+Two lines differ from a program on gloo: the import, and the back end's name. All else is there for
+the check: the same training over gloo, and in one process on the whole batch. FSDP2 gathers each
+layer's parameters, and reduces and scatters its gradients; two_tree has neither, so there "auto"
+chooses. Prints the losses and how far apart the parameters are, and exits with 1 where that is more
+than rounding.
 """
 
 import argparse
@@ -29,7 +30,11 @@ ROUNDING = 1e-5
 def model() -> torch.nn.Sequential:
     torch.manual_seed(7)
     return torch.nn.Sequential(
-        torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8)
+        torch.nn.Linear(32, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 8),
     )
 
 
@@ -48,7 +53,9 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return rows, rows[:, :8].tanh()
 
 
-def train(trained: torch.nn.Module, mine: slice, mean: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+def train(
+    trained: torch.nn.Module, mine: slice, mean: Callable[[torch.Tensor], torch.Tensor]
+) -> list[float]:
     """The loss of each step, on these rows of each batch; ``mean`` averages it over ranks."""
     optimizer, losses = torch.optim.AdamW(trained.parameters(), lr=1e-3), []
     for step in range(STEPS):
@@ -68,7 +75,10 @@ def averaged(loss: torch.Tensor) -> torch.Tensor:
 
 def parameters(trained: torch.nn.Module) -> list[torch.Tensor]:
     """All of them whole; every rank calls it."""
-    return [each.full_tensor() if hasattr(each, "full_tensor") else each for each in trained.parameters()]
+    return [
+        each.full_tensor() if hasattr(each, "full_tensor") else each
+        for each in trained.parameters()
+    ]
 
 
 def distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
@@ -78,7 +88,9 @@ def distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
 
 def main() -> bool:
     arguments = argparse.ArgumentParser(description="FSDP2, checked against gloo and one process")
-    arguments.add_argument("--algorithm", help="of `collectives list`; by default COLLECTIVES_ALGORITHM, or auto")
+    arguments.add_argument(
+        "--algorithm", help="of `collectives list`; by default COLLECTIVES_ALGORITHM, or auto"
+    )
     chosen = arguments.parse_args().algorithm
     options = collectives.torch_backend.Options(chosen) if chosen else None
     dist.init_process_group("collectives", pg_options=options)
@@ -96,7 +108,9 @@ def main() -> bool:
     if rank == 0:
         name = chosen or os.environ.get("COLLECTIVES_ALGORITHM", "auto")
         print(f"FSDP2 on {p} ranks by {name}: losses", *(f"{loss:.6f}" for loss in losses))
-        print(f"parameters differ from gloo's by {apart[0]:.1e}, from one process's by {apart[1]:.1e}")
+        print(
+            f"parameters differ from gloo's by {apart[0]:.1e}, from one process's by {apart[1]:.1e}"
+        )
     dist.destroy_process_group()
     return max(apart) <= ROUNDING
 

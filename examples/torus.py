@@ -1,7 +1,8 @@
 """An algorithm of your own: all-reduce on a square torus, by rings along the rows and rings along the columns.
 
-Rank 3 * row + column is a place of a 3 x 3 torus. A rank gathers the sums of a third of the buffer along its row, then
-those of a third of that along its column, and the sums go back the same two ways. From the repository's root::
+Rank 3 * row + column is a place of a 3 x 3 torus. A rank gathers the sums of a third of the buffer
+along its row, then those of a third of that along its column, and the sums go back the same two
+ways. From the repository's root::
 
     collectives verify all_reduce examples/torus.py:torus -p 9
     collectives show all_reduce examples/torus.py:torus -p 9

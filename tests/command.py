@@ -1,4 +1,7 @@
-"""The command line, run in this process; and other processes, of which nothing is left after a block."""
+"""The command line, run in this process.
+
+And other processes, of which nothing is left after a block.
+"""
 
 import os
 import secrets
@@ -34,8 +37,8 @@ def started(
 ) -> Iterator[subprocess.Popen[Any]]:
     """A process that is killed at the end of the block, however that ends, with all that it has started.
 
-    They are known by a variable, which also those inherit whose parent has gone. Their session is their own, so that
-    Ctrl-C and a terminal that closes reach the tests alone.
+    They are known by a variable, which also those inherit whose parent has gone. Their session is
+    their own, so that Ctrl-C and a terminal that closes reach the tests alone.
     """
     mark = f"STARTED_BY_A_TEST_{secrets.token_hex(8)}"
     own = {**(os.environ if env is None else env), mark: "1"}
@@ -46,18 +49,30 @@ def started(
             yield process
         finally:
             process.kill()
-            assert comes_true(lambda: not _killed(mark)), f"{command} has started what cannot be killed"
+            assert comes_true(lambda: not _killed(mark)), (
+                f"{command} has started what cannot be killed"
+            )
 
 
 def finished(
-    command: list[Any], *, given: str | None = None, seconds: float = PATIENCE, check: bool = False, **options: Any
+    command: list[Any],
+    *,
+    given: str | None = None,
+    seconds: float = PATIENCE,
+    check: bool = False,
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """A command that has ended by itself, and what it wrote; its standard input is what is given."""
+    """A command that has ended by itself, and what it wrote.
+
+    Its standard input is what is given.
+    """
     stdin = {} if given is None else {"stdin": subprocess.PIPE}
     with started(command, **PIPES | stdin | options) as process:
         out, err = process.communicate(given, timeout=seconds)
     done = subprocess.CompletedProcess(command, process.returncode, out, err)
-    assert not (check and done.returncode), f"{command} ended with exit code {done.returncode}:\n{out}\n{err}"
+    assert not (check and done.returncode), (
+        f"{command} ended with exit code {done.returncode}:\n{out}\n{err}"
+    )
     return done
 
 

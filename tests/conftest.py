@@ -1,9 +1,10 @@
 """Three tiers of tests; and in CI nothing is skipped but tests that need a GPU.
 
-A test without a mark is a unit test, and starts no Python process. `make test` adds those marked ``integration``,
-`make test-all` those marked ``extended``. A test marked ``alone`` runs beside no test of another worker. A test that
-uses the fixture ``sandbox`` or ``allowed`` needs what README's commands do not install: where that is absent, it is
-skipped with the reason, and the last line of a run sums the reasons up.
+A test without a mark is a unit test, and starts no Python process. `make test` adds those marked
+``integration``, `make test-all` those marked ``extended``. A test marked ``alone`` runs beside no
+test of another worker. A test that uses the fixture ``sandbox`` or ``allowed`` needs what README's
+commands do not install: where that is absent, it is skipped with the reason, and the last line of a
+run sums the reasons up.
 """
 
 import gc
@@ -32,13 +33,15 @@ BEYOND_UNIT = ("integration", "extended")
 # Fixtures that skip where an optional program is absent; a test that uses one is marked `needs`.
 NEEDS = frozenset({"allowed", "sandbox"})
 
-# What the tests' own ranks do are tasks here, and in every process that the tests start. One path for all: for another
-# one `launch` starts another fork server, which imports torch.
+# What the tests' own ranks do are tasks here, and in every process that the tests start. One path
+# for all: for another one `launch` starts another fork server, which imports torch.
 os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(TASKS), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(TASKS), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
-# A container may forbid bytecode. Each of the hundreds of processes that the tests start would compile all of torch
-# anew, for three seconds; and pytest all tests.
+# A container may forbid bytecode. Each of the hundreds of processes that the tests start would
+# compile all of torch anew, for three seconds; and pytest all tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -46,7 +49,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# A shell that starts the tests in its background has them ignore Ctrl-C, and every process that they start.
+# A shell that starts the tests in its background has them ignore Ctrl-C, and every process that
+# they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -153,7 +157,9 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if not has(item, *MAY_SKIP):
         refuse_skip(report)
@@ -179,10 +185,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 def not_tested(skipped: list[pytest.TestReport | pytest.CollectReport]) -> str:
     """One line: how many tests were skipped, for each reason."""
     reasons = Counter(
-        str(each.longrepr[2]).removeprefix("Skipped: ") for each in skipped if isinstance(each.longrepr, tuple)
+        str(each.longrepr[2]).removeprefix("Skipped: ")
+        for each in skipped
+        if isinstance(each.longrepr, tuple)
     )
     return (
-        "not tested here: " + "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+        "not tested here: "
+        + "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
         if reasons
         else ""
     )

@@ -13,7 +13,8 @@ for gpu in $(seq 0 $(({gpus} - 1))); do
 done
 """
 
-# As NVIDIA's: it finds its daemon by the folder of its pipes, which may outlive the daemon; -d daemonizes.
+# As NVIDIA's: it finds its daemon by the folder of its pipes, which may outlive the daemon; -d
+# daemonizes.
 CONTROL = """
 folder=${{CUDA_MPS_PIPE_DIRECTORY:-{default}}}
 alive() {{ read -r daemon 2>/dev/null <"$folder/daemon" && kill -0 "$daemon" 2>/dev/null; }}
@@ -34,8 +35,12 @@ exit 0
 """
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int = 1, refused: str = "") -> Path:
-    """Put the programs first on the PATH; returns the file in which the daemons' process numbers are.
+def install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int = 1, refused: str = ""
+) -> Path:
+    """Put the programs first on the PATH.
+
+    Returns the file in which the daemons' process numbers are.
 
     ``refused`` is what the control program prints instead of starting a daemon.
     """
@@ -45,7 +50,9 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int = 1, refuse
     refuse = f"echo '{refused}'; exit 1" if refused else ":"
     texts = {
         "nvidia-smi": SMI.format(gpus=gpus),
-        "nvidia-cuda-mps-control": CONTROL.format(default=folder / "default", daemons=daemons, refused=refuse),
+        "nvidia-cuda-mps-control": CONTROL.format(
+            default=folder / "default", daemons=daemons, refused=refuse
+        ),
     }
     for name, text in texts.items():
         path = programs / name

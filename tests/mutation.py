@@ -1,6 +1,7 @@
 """Plant each fault of `mutation.toml` in a copy of the sources: `python tests/mutation.py [NAME ...]`.
 
-A mutant is killed if a test of its module that `make test` runs fails. It takes a minute where numba compiles again.
+A mutant is killed if a test of its module that `make test` runs fails. It takes a minute where
+numba compiles again.
 """
 
 import os
@@ -41,7 +42,10 @@ def mutants() -> Iterator[Mutant]:
 
 
 def plant(mutant: Mutant, sources: Path) -> None:
-    """Edit the copy. Numba compiles again what is in the folder of a file that is newer than its cache."""
+    """Edit the copy.
+
+    Numba compiles again what is in the folder of a file that is newer than its cache.
+    """
     file = sources / mutant.file
     file.write_text(file.read_text().replace(mutant.old, mutant.new))
 
@@ -52,7 +56,15 @@ def killer(mutant: Mutant) -> str | None:
         sources = Path(folder, "src")
         shutil.copytree(SOURCES, sources)
         plant(mutant, sources)
-        words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not extended", f"--timeout={TEST_SECONDS}"]
+        words = [
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not extended",
+            f"--timeout={TEST_SECONDS}",
+        ]
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *words, *(str(TESTS / each) for each in mutant.tests)],
             cwd=TESTS.parent,
@@ -74,7 +86,10 @@ def killer(mutant: Mutant) -> str | None:
 
 
 def ended(code: int, said: str) -> str | None:
-    """The test that failed; None if all pass. Raises RuntimeError where the tests could not run at all."""
+    """The test that failed; None if all pass.
+
+    Raises RuntimeError where the tests could not run at all.
+    """
     if failed := re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", said, re.MULTILINE):
         return failed[1]
     if code < 0 or " Timeout +" in said:

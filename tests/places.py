@@ -1,4 +1,7 @@
-"""Where the tests find the repository, its scripts, what their ranks do, and a free port; how long they wait."""
+"""Where the tests find the repository, its scripts, what their ranks do, and a free port.
+
+How long they wait.
+"""
 
 import importlib.util
 import random
@@ -13,8 +16,8 @@ from types import ModuleType
 ROOT = Path(__file__).parent.parent
 TASKS = Path(__file__).parent / "ranks"
 
-# Seconds for what comes in one on an idle machine: a busy one is slow, and not wrong. Nobody waits until they are over
-# but where something hangs.
+# Seconds for what comes in one on an idle machine: a busy one is slow, and not wrong. Nobody waits
+# until they are over but where something hangs.
 PATIENCE = 200.0
 
 

@@ -16,12 +16,17 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_t
 
 @pytest.mark.integration  # seconds
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize(("name", "p"), [("ethernet", 5), ("summit", 12), ("dgx-h100", 4), ("dgx-h100", 16)])
+@pytest.mark.parametrize(
+    ("name", "p"), [("ethernet", 5), ("summit", 12), ("dgx-h100", 4), ("dgx-h100", 16)]
+)
 def test_no_candidate_beats_the_choice(name: str, p: int, collective: str) -> None:
     on = machine(name)
     for n in SIZES:
         chosen = choose(collective, p, n, on=on)
-        times = {each: row(Case(collective, each, p, n, on))["seconds"] for each in candidates(collective)}
+        times = {
+            each: row(Case(collective, each, p, n, on))["seconds"]
+            for each in candidates(collective)
+        }
         took = row(Case(collective, chosen.algorithm, p, n, on, chosen.segments))["seconds"]
         assert chosen.algorithm in times
         assert took <= 1.01 * min(times.values()), (n, chosen, times)
@@ -29,9 +34,16 @@ def test_no_candidate_beats_the_choice(name: str, p: int, collective: str) -> No
 
 
 def test_calls_simulate_once_for_each_class_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes of two classes, in groups of 4 ranks and of 2; a machine that no other test has named."""
+    """Sizes of two classes, in groups of 4 ranks and of 2.
+
+    A machine that no other test has named.
+    """
     on = machine("summit").model_copy(update={"name": "summit", "source": "classes of sizes"})
-    encoded, simulated, simulate = on.model_dump_json().encode(), list[tuple[object, ...]](), autotune._simulated
+    encoded, simulated, simulate = (
+        on.model_dump_json().encode(),
+        list[tuple[object, ...]](),
+        autotune._simulated,
+    )
 
     def counted(*case: Any) -> Any:
         simulated.append(case)
@@ -56,7 +68,9 @@ def test_formulas_decide_where_the_simulator_does_not_know_the_machine() -> None
     )
     plain = machine("30us,1.25GB/s")
     measured = split.model_copy(update={"name": MEASURED})
-    assert {choose("all_reduce", 8, 8, on=on).algorithm for on in (plain, measured, split)} == {"recursive_doubling"}
+    assert {choose("all_reduce", 8, 8, on=on).algorithm for on in (plain, measured, split)} == {
+        "recursive_doubling"
+    }
     ethernet = machine("ethernet")
     assert ethernet.network == split.network
     assert choose("all_reduce", 8, 8, on=ethernet).algorithm == "one_shot"

@@ -40,7 +40,10 @@ def test_one_rank_alone_takes_no_time() -> None:
     ("collective", "factor"),
     [
         *((collective, 1.0) for collective in ("broadcast", "reduce")),
-        *((collective, 0.75) for collective in ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")),
+        *(
+            (collective, 0.75)
+            for collective in ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
+        ),
         ("all_reduce", 1.5),
     ],
 )
@@ -55,7 +58,9 @@ def test_the_best_number_of_segments_gives_the_time_that_the_chapter_states(p: i
     for name, fixed, period in (("tree", 4 * h - 4, 4), ("overlapped_tree", 4 * h - 3, 3)):
         form = PIPELINES["all_reduce", name](p)
         least = period * n * beta + fixed * alpha + 2 * sqrt(fixed * period * n * alpha * beta)
-        assert form.seconds(n, form.best(n, alpha, beta), alpha, beta) == pytest.approx(least, rel=1e-3)
+        assert form.seconds(n, form.best(n, alpha, beta), alpha, beta) == pytest.approx(
+            least, rel=1e-3
+        )
 
 
 def test_what_took_no_time_has_no_bandwidth() -> None:
@@ -94,16 +99,22 @@ def test_what_leaves_nodes_of_any_size_is_what_the_closed_forms_say(p: int, g: i
             np.add.at(sent, ((step.src // g == step.dst // g).astype(int), step.src), step.count)
         assert sent[1].max() == pytest.approx(inside.sent * schedule.k)
         assert sent[0].max() == pytest.approx((whole.sent - inside.sent) * schedule.k)
-        assert schedule.nsteps == whole.steps - (inside.steps if name == "multi_channel_ring" else 0)
+        assert schedule.nsteps == whole.steps - (
+            inside.steps if name == "multi_channel_ring" else 0
+        )
 
 
-@pytest.mark.parametrize(("collective", "name"), [key for key, each in ALGORITHMS.items() if each.at_once])
+@pytest.mark.parametrize(
+    ("collective", "name"), [key for key, each in ALGORITHMS.items() if each.at_once]
+)
 def test_channels_count_the_longer_time_where_links_differ_and_both_where_they_share_a_port(
     collective: str, name: str
 ) -> None:
     known, slow, fast = ALGORITHMS[collective, name], (1e-6, 1e-10, 0.0), (5e-6, 4e-11, 0.0)
     assert known.cost is not None
-    assert known.on_nodes(16, 4, 1 << 28, fast, fast) == pytest.approx(known.cost(16, 4).seconds(1 << 28, *fast))
+    assert known.on_nodes(16, 4, 1 << 28, fast, fast) == pytest.approx(
+        known.cost(16, 4).seconds(1 << 28, *fast)
+    )
     on = Machine(
         name="nodes",
         ranks_per_node=4,
@@ -122,7 +133,9 @@ def test_no_algorithm_is_faster_than_the_bound_of_its_machine(name: str) -> None
         if each.is_executable:
             schedule = build(collective, algorithm, p)
             for n in (8, 1 << 16, 1 << 26):
-                assert simulate(schedule, on, n).seconds >= bound(on, collective, p, n) * (1 - 1e-9), (algorithm, n)
+                assert simulate(schedule, on, n).seconds >= bound(on, collective, p, n) * (
+                    1 - 1e-9
+                ), (algorithm, n)
 
 
 def test_a_rank_uses_the_links_of_both_classes_at_once() -> None:
@@ -130,4 +143,8 @@ def test_a_rank_uses_the_links_of_both_classes_at_once() -> None:
     on, n = machine("dgx-h100"), 1 << 30
     ring = ALGORITHMS["all_reduce", "multi_channel_ring"](64, ranks_per_node=8)
     took = simulate(ring, on, n).seconds
-    assert bound(on, "all_reduce", 64, n) <= took < lower_bound("all_reduce", 64, n, 0.0, on.inside.beta)
+    assert (
+        bound(on, "all_reduce", 64, n)
+        <= took
+        < lower_bound("all_reduce", 64, n, 0.0, on.inside.beta)
+    )

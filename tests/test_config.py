@@ -6,7 +6,9 @@ import pytest
 
 from collectives.config import MAX_BYTES, parse_yaml, read_yaml
 
-BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,10 @@ def test_values_are_plain(text: str, value: object) -> None:
     ("text", "message"),
     [
         (BOMB, "invalid YAML: line 2, column 8: got an alias, expected the value itself"),
-        ("a: !!python/object/apply:os.system [x]", "line 1, column 4: could not determine a constructor for the tag"),
+        (
+            "a: !!python/object/apply:os.system [x]",
+            "line 1, column 4: could not determine a constructor for the tag",
+        ),
         ("[" * 30_000, "got too many levels, expected fewer"),
         ("- " * 30_000, "got too many levels, expected fewer"),
         ("{a: " * 16_000, "got too many levels, expected fewer"),
@@ -42,7 +47,9 @@ def test_values_are_plain(text: str, value: object) -> None:
         ("a: 1\n---\nb: 2", "invalid YAML: line 2, column 1: but found another document"),
     ],
 )
-def test_what_is_refused_is_said_in_one_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_what_is_refused_is_said_in_one_line(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf8", "surrogatepass"))
     with pytest.raises(ValueError, match=r"mine\.yaml") as caught:
@@ -57,7 +64,9 @@ def test_what_is_refused_is_said_in_one_line(tmp_path: Path, text: str | bytes, 
 def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
     with (tmp_path / "large.yaml").open("wb") as file:
         file.truncate(1 << 40)  # nothing of it is on the disk
-    with pytest.raises(ValueError, match=r"large\.yaml: got more than 64 KiB of YAML, expected less"):
+    with pytest.raises(
+        ValueError, match=r"large\.yaml: got more than 64 KiB of YAML, expected less"
+    ):
         read_yaml(tmp_path / "large.yaml")
     assert len(parse_yaml("x" * MAX_BYTES, "x")) == MAX_BYTES
 

@@ -65,8 +65,12 @@ print(sorted(path.name for path in folder.iterdir()), (folder / "rows.parquet").
 @pytest.fixture
 def on_a_small_disk(tmp_path: Path) -> OnDisk:
     """A function that runs code with a folder of 32 KiB, and returns its lines and what it said."""
-    if subprocess.run([*DISK, f"{MOUNT}true", "sh", tmp_path], capture_output=True, check=False).returncode:
-        pytest.skip("no small disk: `unshare` (util-linux) may not mount one without user namespaces")
+    if subprocess.run(
+        [*DISK, f"{MOUNT}true", "sh", tmp_path], capture_output=True, check=False
+    ).returncode:
+        pytest.skip(
+            "no small disk: `unshare` (util-linux) may not mount one without user namespaces"
+        )
 
     def run(code: str) -> tuple[list[str], str]:
         command = [*DISK, f'{MOUNT}exec "$2" -c "$3" "$1"', "sh", tmp_path, sys.executable, code]
@@ -89,7 +93,9 @@ def test_two_writers_of_one_name_and_one_process_number_do_not_mix(tmp_path: Pat
             file.write(" is whole")
 
     replace(path, write)
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("rows", "first is whole")]
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [
+        ("rows", "first is whole")
+    ]
 
 
 def test_what_is_written_can_be_read_by_whom_the_mask_lets(tmp_path: Path) -> None:

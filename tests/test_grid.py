@@ -16,11 +16,15 @@ from collectives.verify import verify
 
 def ring(p: int, nsteps: int) -> Schedule:
     """Every rank passes chunk 0 on to the next one."""
-    return Schedule("all_reduce", p, 1, nsteps, lambda _: Step(range(p), [(r + 1) % p for r in range(p)], 0))
+    return Schedule(
+        "all_reduce", p, 1, nsteps, lambda _: Step(range(p), [(r + 1) % p for r in range(p)], 0)
+    )
 
 
 def test_rows_of_one_cell_are_written_together() -> None:
-    step = Step(src=[2, 1, 1, 0], dst=[0, 0, 0, 2], chunk=[0, 0, 1, 0], count=[1, 1, 2, 1], add=[1, 1, 0, 0])
+    step = Step(
+        src=[2, 1, 1, 0], dst=[0, 0, 0, 2], chunk=[0, 0, 1, 0], count=[1, 1, 2, 1], add=[1, 1, 0, 0]
+    )
     assert grid(Schedule("all_reduce", 3, 3, 1, lambda _: step, one_port=False)).splitlines() == [
         "step | rank 0        | rank 1 | rank 2",
         "   0 | +0<1,2 =1-2<1 |        | =0<0",
@@ -72,7 +76,9 @@ def test_a_cell_of_many_rows_stays_short() -> None:
     """A thousand rows from one rank are told by their number, and a cell of many ranks is cut."""
     step = Step([1] * 1000 + [2], 0, 0, add=True)
     assert "+0<1(x1000),2 |" in grid(Schedule("reduce", 3, 1, 1, lambda _: step, root=0))
-    crowd = Schedule("gather", 500, 500, 1, lambda _: Step(np.arange(1, 500), 0, np.arange(1, 500)), root=0)
+    crowd = Schedule(
+        "gather", 500, 500, 1, lambda _: Step(np.arange(1, 500), 0, np.arange(1, 500)), root=0
+    )
     cell = grid(crowd).splitlines()[1].split(" | ")[1]
     assert len(cell) == MAX_CELL
     assert cell.endswith("…")
@@ -80,7 +86,9 @@ def test_a_cell_of_many_rows_stays_short() -> None:
 
 def rows(schedule: Schedule) -> list[list[tuple[int, ...]]]:
     """The rows of every step, in one order."""
-    columns = ([getattr(step, name).tolist() for name in Step.__slots__] for step in schedule.steps())
+    columns = (
+        [getattr(step, name).tolist() for name in Step.__slots__] for step in schedule.steps()
+    )
     return [sorted(zip(*step, strict=True)) for step in columns]
 
 
@@ -119,7 +127,10 @@ HEADING = "step | rank 0 | rank 1\n"
 
 def test_rows_move_as_many_chunks_as_the_limit_says() -> None:
     text = f"{HEADING}0 | +0-65535<1(x3) |\n1 | | +0-65535<0"
-    assert [step.count.sum() for step in parse_grid(text, "all_reduce", 2).steps()] == [3 << 16, 1 << 16]
+    assert [step.count.sum() for step in parse_grid(text, "all_reduce", 2).steps()] == [
+        3 << 16,
+        1 << 16,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +138,11 @@ def test_rows_move_as_many_chunks_as_the_limit_says() -> None:
     [
         ("", (1, 1), "got '', expected 3 columns, step and 2 ranks, not 1"),
         ("step | rank 0 | rank 2", (1, 17), "got 'rank 2', expected the heading rank 1"),
-        ("step | rank 0", (1, 1), "got 'step | rank 0', expected 3 columns, step and 2 ranks, not 2"),
+        (
+            "step | rank 0",
+            (1, 1),
+            "got 'step | rank 0', expected 3 columns, step and 2 ranks, not 2",
+        ),
         (f"{HEADING}1 | |", (2, 1), "got '1', expected step 0"),
         (f"{HEADING}0 | |\n\n 2 | |", (4, 2), "got '2', expected step 1"),
         (f"{HEADING}0 | +0<1 | +0>0", (2, 12), "got '+0>0', expected a cell such as"),
@@ -137,14 +152,30 @@ def test_rows_move_as_many_chunks_as_the_limit_says() -> None:
         (f"{HEADING}0 | +99999<1 |", (2, 6), "got '99999', expected chunks in order, up to 65535"),
         (f"{HEADING}0 | +0<1(x65537) |", (2, 8), "got '1(x65537)', expected 1 to 65536 rows"),
         (f"{HEADING}0 | +0<1(x0) |", (2, 8), "got '1(x0)', expected 1 to 65536 rows"),
-        (f"{HEADING}0 | +0-4095<1(x65) |", (2, 13), "got '1(x65)', expected rows that move up to 262144 chunks"),
-        (f"{HEADING}0 | +0-65535<1(x4) | +7<0", (2, 25), "got '0', expected rows that move up to 262144 chunks"),
-        (f"{HEADING}0 | +0-65535<1(x4) |\n1 | =9<1 |", (3, 8), "got '1', expected rows that move up to 262144"),
+        (
+            f"{HEADING}0 | +0-4095<1(x65) |",
+            (2, 13),
+            "got '1(x65)', expected rows that move up to 262144 chunks",
+        ),
+        (
+            f"{HEADING}0 | +0-65535<1(x4) | +7<0",
+            (2, 25),
+            "got '0', expected rows that move up to 262144 chunks",
+        ),
+        (
+            f"{HEADING}0 | +0-65535<1(x4) |\n1 | =9<1 |",
+            (3, 8),
+            "got '1', expected rows that move up to 262144",
+        ),
         (f"{HEADING}0 | {'x' * 99} |", (2, 5), f"got '{'x' * 40}', expected a cell"),
     ],
 )
-def test_an_error_names_line_column_and_what_is_allowed(text: str, place: tuple[int, int], what: str) -> None:
-    with pytest.raises(ScheduleError, match=re.escape(f"line {place[0]}, column {place[1]}: {what}")):
+def test_an_error_names_line_column_and_what_is_allowed(
+    text: str, place: tuple[int, int], what: str
+) -> None:
+    with pytest.raises(
+        ScheduleError, match=re.escape(f"line {place[0]}, column {place[1]}: {what}")
+    ):
         parse_grid(text, "all_reduce", 2)
 
 
@@ -152,7 +183,11 @@ def test_an_error_names_line_column_and_what_is_allowed(text: str, place: tuple[
     ("text", "options", "what"),
     [
         (" " * 1_048_577, {}, "got 1048577 characters, expected at most 1048576"),
-        (HEADING, {"collective": "gossip"}, "unknown collective: got 'gossip', expected one of broadcast, "),
+        (
+            HEADING,
+            {"collective": "gossip"},
+            "unknown collective: got 'gossip', expected one of broadcast, ",
+        ),
         (f"{HEADING}0 | +4<1 |", {"k": 4}, "got chunk 4, expected at most 3"),
         (HEADING, {"collective": "all_gather", "k": 3}, "k must be a multiple"),
         (HEADING, {"collective": "reduce", "root": 2}, "root 2 is not one of the ranks"),
@@ -170,7 +205,9 @@ def test_any_table_is_read_back(data: st.DataObject) -> None:
 
     def row() -> st.SearchStrategy[tuple[int, int, int, int, bool]]:
         ranks = st.permutations(range(p)).map(lambda order: order[:2])
-        runs = st.tuples(st.integers(0, k - 1), st.integers(1, k)).map(lambda run: (run[0], min(run[1], k - run[0])))
+        runs = st.tuples(st.integers(0, k - 1), st.integers(1, k)).map(
+            lambda run: (run[0], min(run[1], k - run[0]))
+        )
         return st.builds(lambda pair, run, add: (*pair, *run, add), ranks, runs, st.booleans())
 
     steps = data.draw(st.lists(st.lists(row(), min_size=1, max_size=6), max_size=4))

@@ -21,7 +21,9 @@ def plainly(step: Step, state: np.ndarray) -> np.ndarray:
 
 @given(
     rows=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=30
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.integers(1, 3)),
+        min_size=1,
+        max_size=30,
     )
 )
 def test_adding_equals_the_plain_program(rows: list[tuple[int, int, int, int]]) -> None:

@@ -24,11 +24,17 @@ def test_schedules_are_counted_up_to_so_many_counts() -> None:
 
 @pytest.mark.parametrize("nsteps", [1, 2, 30])
 def test_a_cell_that_no_step_writes_is_marked_in_the_last_step(nsteps: int) -> None:
-    back_and_forth = Schedule("broadcast", 3, 1, nsteps, lambda t: Step([t % 2], [1 - t % 2], 0), root=0)
-    with pytest.raises(ScheduleError, match="rank 2 holds chunk 0 of rank 0 0 times, not 1") as caught:
+    back_and_forth = Schedule(
+        "broadcast", 3, 1, nsteps, lambda t: Step([t % 2], [1 - t % 2], 0), root=0
+    )
+    with pytest.raises(
+        ScheduleError, match="rank 2 holds chunk 0 of rank 0 0 times, not 1"
+    ) as caught:
         verify(back_and_forth)
     (marked,) = (
-        line for line in str(caught.value).splitlines() if line.endswith("<-- no step ever writes chunk 0 here")
+        line
+        for line in str(caught.value).splitlines()
+        if line.endswith("<-- no step ever writes chunk 0 here")
     )
     assert marked.split("|")[0].strip() == str(nsteps - 1)
 
@@ -58,7 +64,9 @@ def test_segments_where_a_message_costs_nothing_but_its_bytes() -> None:
     assert choose("broadcast", 8, 1 << 30, "chain", on=free).segments == MAX_SEGMENTS
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), [key for key, each in ALGORITHMS.items() if each.latencies])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [key for key, each in ALGORITHMS.items() if each.latencies]
+)
 @pytest.mark.parametrize("overhead", [0.0, OVERHEAD / 2, OVERHEAD, 2 * OVERHEAD])
 def test_a_message_costs_a_star_s_centre_what_ours_costs_at_least(
     collective: str, algorithm: str, overhead: float
@@ -66,6 +74,8 @@ def test_a_message_costs_a_star_s_centre_what_ours_costs_at_least(
     on = Machine(name=MEASURED, network=Link(latency=1e-3, overhead=overhead, rate=1e9))
     chosen = choose(collective, 8, 1000, algorithm, segments=4, on=on)
     known = ALGORITHMS[collective, algorithm]
-    expected = star_seconds(known.cost(8), known.latencies, 1000, 1e-3, max(OVERHEAD, overhead), 1 / 1e9)
+    expected = star_seconds(
+        known.cost(8), known.latencies, 1000, 1e-3, max(OVERHEAD, overhead), 1 / 1e9
+    )
     assert chosen.seconds == expected
     assert chosen.segments == 1, "a star sends whole buffers"

@@ -39,13 +39,29 @@ def test_a_file_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("was", "becomes", "says"),
     [
-        ("inside: {latency: 1us, rate: 100GB/s}", "", "the link 'inside' is missing: nodes of 2 ranks need one"),
+        (
+            "inside: {latency: 1us, rate: 100GB/s}",
+            "",
+            "the link 'inside' is missing: nodes of 2 ranks need one",
+        ),
         ("network: {latency: 5us, overhead: 500ns, rate: 25GB/s}", "", "network: Field required"),
-        ("rate: 25GB/s", "rate: 25 Gbit", "invalid rate '25 Gbit'; expected for example 25MB/s or 23GB/s"),
-        ("latency: 5us", "latency: 5", "network.latency: expected a number with its unit, such as 5us, got 5"),
+        (
+            "rate: 25GB/s",
+            "rate: 25 Gbit",
+            "invalid rate '25 Gbit'; expected for example 25MB/s or 23GB/s",
+        ),
+        (
+            "latency: 5us",
+            "latency: 5",
+            "network.latency: expected a number with its unit, such as 5us, got 5",
+        ),
         ("latency: 5us", "latency: -5us", "invalid time '-5us'"),
         ("rate: 25GB/s", "rate: 0GB/s", "network.rate: Input should be greater than 0, got 0.0"),
-        ("ranks_per_node: 2", "ranks_per_node: 0", "ranks_per_node: Input should be greater than or equal to 1"),
+        (
+            "ranks_per_node: 2",
+            "ranks_per_node: 0",
+            "ranks_per_node: Input should be greater than or equal to 1",
+        ),
         (
             "ranks_per_node: 2",
             "ranks_per_node: 2\nports_per_node: 3",
@@ -56,9 +72,21 @@ def test_a_file_of_ones_own(tmp_path):
             "ranks_per_node: 2\nslower: {0: 0.5}",
             "slower.0: Input should be greater than or equal to 1",
         ),
-        ("ranks_per_node: 2", "rank_per_node: 2", "unknown field 'rank_per_node': did you mean 'ranks_per_node'?"),
-        ("ranks_per_node: 2", "gpus_per_node: 2", "unknown field 'gpus_per_node': did you mean 'ranks_per_node'?"),
-        ("rate: 25GB/s", "bandwidth: 25GB/s", "network: unknown field 'bandwidth': did you mean 'rate'? Known are"),
+        (
+            "ranks_per_node: 2",
+            "rank_per_node: 2",
+            "unknown field 'rank_per_node': did you mean 'ranks_per_node'?",
+        ),
+        (
+            "ranks_per_node: 2",
+            "gpus_per_node: 2",
+            "unknown field 'gpus_per_node': did you mean 'ranks_per_node'?",
+        ),
+        (
+            "rate: 25GB/s",
+            "bandwidth: 25GB/s",
+            "network: unknown field 'bandwidth': did you mean 'rate'? Known are",
+        ),
         ("name: two-rooms", "- name", "invalid YAML"),
         (
             "name: two-rooms",
@@ -174,7 +202,8 @@ machines = st.builds(
     inside=links,
     network=links,
     levels=st.lists(
-        st.builds(Level, name=names, nodes=st.just(4), latency=seconds, rate=st.none() | rates), max_size=1
+        st.builds(Level, name=names, nodes=st.just(4), latency=seconds, rate=st.none() | rates),
+        max_size=1,
     ),
     protocols=st.lists(protocols, max_size=2),
     slower=st.dictionaries(st.integers(0, 1 << 20), st.floats(1, 1e6), max_size=3),
@@ -185,7 +214,9 @@ machines = st.builds(
 @given(machines)
 @example(Machine(name="a: b", network=Link(rate=50e3)))
 @example(Machine(name="a\x85b", source="\u2028 µ", network=Link(rate=50e3)))
-@example(Machine(name="true", source="CPU # 3, 'x': \"y\" \t\n", network=Link(latency=1e-12, rate=0.01)))
+@example(
+    Machine(name="true", source="CPU # 3, 'x': \"y\" \t\n", network=Link(latency=1e-12, rate=0.01))
+)
 def test_what_is_written_is_read_back_equal(made):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mine.yaml"
@@ -207,5 +238,7 @@ def test_one_link_is_no_yaml():
 
 def test_a_file_that_would_fill_the_memory_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_text("name: &a [x, x]\nsource: [*a, *a]\n")
-    with pytest.raises(ValueError, match=r"mine\.yaml: invalid YAML: line 2, column 10: got an alias"):
+    with pytest.raises(
+        ValueError, match=r"mine\.yaml: invalid YAML: line 2, column 10: got an alias"
+    ):
         machine(str(tmp_path / "mine.yaml"))

@@ -21,7 +21,15 @@ from collectives_book.rounded_training.comparison import (
     differences,
     read,
 )
-from collectives_book.rounded_training.models import CONTEXT, TASKS, TOKENS, Batch, Task, loss, transformer
+from collectives_book.rounded_training.models import (
+    CONTEXT,
+    TASKS,
+    TOKENS,
+    Batch,
+    Task,
+    loss,
+    transformer,
+)
 from collectives_book.rounded_training.training import averaging, fed_back, of_shards, train
 
 RING, FED = Variant("ring", "bfloat16"), Variant("two_shot/mxfp4", feedback=1)
@@ -62,14 +70,18 @@ def test_the_mean_of_the_shards_gradients_is_the_gradient_of_the_batch() -> None
     model, batch = task.model(0), next(task.batches(0))
     _, gradients = of_shards(model, batch, 8)
     loss(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
-    whole = torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+    whole = torch.cat(
+        [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+    )
     assert torch.allclose(averaging(BASELINE, 8)(gradients), whole, atol=1e-6)
     assert not torch.allclose(gradients[0], whole, atol=1e-3), "a worker's gradient is its shard's"
 
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused() -> None:
     batch = torch.zeros(12, 64), torch.zeros(12, dtype=torch.long)
-    with pytest.raises(ValueError, match="samples of a batch on 8 workers: got 12, expected a multiple of 8"):
+    with pytest.raises(
+        ValueError, match="samples of a batch on 8 workers: got 12, expected a multiple of 8"
+    ):
         of_shards(TASKS["perceptron"].model(0), batch, 8)
 
 
@@ -82,13 +94,21 @@ def test_a_rounded_mean_differs_and_is_near() -> None:
     }
     assert error[BASELINE] < 1e-6
     assert 0 < error[REORDERED] < 1e-6
-    assert all(1e-3 < error[variant] < 0.02 for variant in VARIANTS if variant.codec in ("bfloat16", "mxint8")), error
-    assert all(0.03 < error[variant] < 0.3 for variant in VARIANTS if variant.codec == "mxfp4"), error
+    assert all(
+        1e-3 < error[variant] < 0.02
+        for variant in VARIANTS
+        if variant.codec in ("bfloat16", "mxint8")
+    ), error
+    assert all(0.03 < error[variant] < 0.3 for variant in VARIANTS if variant.codec == "mxfp4"), (
+        error
+    )
 
 
 def gradients_of_all_sizes(seed: int) -> torch.Tensor:
     made = torch.Generator().manual_seed(seed)
-    return torch.randn(4, 256, generator=made) * 10.0 ** torch.randint(-12, 4, (4, 256), generator=made)
+    return torch.randn(4, 256, generator=made) * 10.0 ** torch.randint(
+        -12, 4, (4, 256), generator=made
+    )
 
 
 @pytest.mark.parametrize("codec", ["mxint8", "mxfp8", "mxfp4", "bfloat16", "float16"])
@@ -108,9 +128,15 @@ def backwards(codec: str, gradients: torch.Tensor, residual: torch.Tensor) -> Ba
     return sent, -kept
 
 
-def average_sent(feed: Callable[[str, torch.Tensor, torch.Tensor], Batch], steps: int = 200) -> torch.Tensor:
+def average_sent(
+    feed: Callable[[str, torch.Tensor, torch.Tensor], Batch], steps: int = 200
+) -> torch.Tensor:
     """Return what a worker with one gradient sends on average, less the gradient."""
-    gradient, residual, total = torch.linspace(-0.03, 1, 32)[None], torch.zeros(1), torch.zeros(1, 32)
+    gradient, residual, total = (
+        torch.linspace(-0.03, 1, 32)[None],
+        torch.zeros(1),
+        torch.zeros(1, 32),
+    )
     for _ in range(steps):
         sent, residual = feed("mxfp4", gradient, residual)
         total = total + sent
@@ -126,7 +152,9 @@ def test_feedback_sends_everything_in_the_end_and_with_the_sign_reversed_it_does
 def test_feedback_with_the_sign_reversed_trains_worse() -> None:
     task = TASKS["perceptron"]._replace(steps=30)
     for seed in range(3):
-        right, wrong = (sum(train(task, seed, FED, 8, feed)[0][-20:]) / 20 for feed in (fed_back, backwards))
+        right, wrong = (
+            sum(train(task, seed, FED, 8, feed)[0][-20:]) / 20 for feed in (fed_back, backwards)
+        )
         assert wrong > right + 0.02
 
 
@@ -176,7 +204,9 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     rows.main(table)
     assert made[:2] + made[3:] == rows.cases()
     assert [path.name for path in table.parent.iterdir()] == ["trainings.csv"]
-    assert [*read(table)[KEY].itertuples(index=False, name=None)] == [case.key for case in rows.cases()]
+    assert [*read(table)[KEY].itertuples(index=False, name=None)] == [
+        case.key for case in rows.cases()
+    ]
 
 
 def invented(change: Callable[[Variant, int], float]) -> Rows:
@@ -192,25 +222,39 @@ def invented(change: Callable[[Variant, int], float]) -> Rows:
 
 
 def test_a_tie_is_called_a_tie() -> None:
-    for change in (lambda *_: 0.0, lambda variant, seed: 0.01 * (-1) ** seed if variant != BASELINE else 0.0):
+    for change in (
+        lambda *_: 0.0,
+        lambda variant, seed: 0.01 * (-1) ** seed if variant != BASELINE else 0.0,
+    ):
         found = differences(invented(change))
         assert len(found) == 2 * 2 * (len(VARIANTS) - 1)
         assert ((found.low <= 0) & (found.high >= 0)).all()
 
 
 def test_a_variant_that_changes_the_loss_is_found_with_its_change() -> None:
-    found = differences(invented(lambda variant, seed: 0.22 + 0.001 * seed if variant == FED else 0.0))
+    found = differences(
+        invented(lambda variant, seed: 0.22 + 0.001 * seed if variant == FED else 0.0)
+    )
     seen = found[(found.low > 0) | (found.high < 0)]
-    assert seen[["variant", "model"]].value_counts().to_dict() == {(FED.name, model): 2 for model in TASKS}
+    assert seen[["variant", "model"]].value_counts().to_dict() == {
+        (FED.name, model): 2 for model in TASKS
+    }
     assert seen["mean"].tolist() == pytest.approx([0.222 / 2.2] * 4)
 
 
 def test_an_interval_is_student_s_of_the_paired_differences() -> None:
-    """Computed by hand, 1, 2, 3 have the mean 2, and 2.4841 either way; seeds themselves differ by more."""
+    """Computed by hand, 1, 2, 3 have the mean 2, and 2.4841 either way.
+
+    Seeds themselves differ by more.
+    """
     table = invented(lambda variant, seed: seed + 1.0 if variant == RING else 0.0)
     found = differences(table[table.seed < 3])
-    (one,) = found[(found.variant == RING.name) & (found.model == "perceptron") & (found.workers == 8)].itertuples()
-    assert [end * 2.1 for end in (one.low, one.mean, one.high)] == pytest.approx([-0.4841, 2, 4.4841], abs=1e-4)
+    (one,) = found[
+        (found.variant == RING.name) & (found.model == "perceptron") & (found.workers == 8)
+    ].itertuples()
+    assert [end * 2.1 for end in (one.low, one.mean, one.high)] == pytest.approx(
+        [-0.4841, 2, 4.4841], abs=1e-4
+    )
     assert (found[found.variant != RING.name]["mean"] == 0).all()
     against = differences(table, other=RING)
     assert ((against["mean"] < 0) == (against.variant != RING.name)).all()
@@ -219,7 +263,10 @@ def test_an_interval_is_student_s_of_the_paired_differences() -> None:
 def test_trainings_without_their_pair_are_refused() -> None:
     table = invented(lambda *_: 0.0)
     alone = (table.algorithm == "ring") & (table.dtype == "bfloat16") & (table.seed == 4)
-    with pytest.raises(ValueError, match=r"trainings of ring bf16: got none of \('perceptron', 8, 4\), expected each"):
+    with pytest.raises(
+        ValueError,
+        match=r"trainings of ring bf16: got none of \('perceptron', 8, 4\), expected each",
+    ):
         differences(table[~alone])
     with pytest.raises(ValueError, match="seeds for an interval: got 1, expected at least 2"):
         differences(table[table.seed == 0])

@@ -29,7 +29,10 @@ def rms(name: str, p: int) -> float:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_values_are_rounded_as_torch_does(dtype: str) -> None:
     values = np.concatenate(
-        [np.random.default_rng(1).normal(size=5000) * 10.0 ** np.arange(-5, 5).repeat(500), [0, -0.0]]
+        [
+            np.random.default_rng(1).normal(size=5000) * 10.0 ** np.arange(-5, 5).repeat(500),
+            [0, -0.0],
+        ]
     )
     wide = values if dtype == "float64" else values.astype(np.float32)
     expected = torch.from_numpy(wide).to(getattr(torch, dtype)).double().numpy()
@@ -86,7 +89,10 @@ def test_coarser_wires_are_less_exact_and_a_chain_that_encodes_often_more_so() -
 
 def test_a_bound_is_stated_for_the_codec_float32_only() -> None:
     data = list(samples("normal", 8, 1))
-    found = {codec: measure(build("all_reduce", f"ring/{codec}", 8), "float32", data).bound for codec in CODECS}
+    found = {
+        codec: measure(build("all_reduce", f"ring/{codec}", 8), "float32", data).bound
+        for codec in CODECS
+    }
     assert [codec for codec, bound in found.items() if bound is not None] == ["float32"]
     assert found["float32"] == pytest.approx(8 * 2.0**-24, rel=1e-6)
 
@@ -96,13 +102,18 @@ def test_totals_of_whole_numbers_are_exact(dtype: str) -> None:
     """Each element of each rank is another number, and the elements are not a multiple of the ranks."""
     values = np.arange(5 * 33.0).reshape(5, 33) % 17
     for name in ("ring", "two_tree", "one_shot"):
-        assert total(build("all_reduce", name, 5), values, dtype).tolist() == values.sum(axis=0).tolist()
+        assert (
+            total(build("all_reduce", name, 5), values, dtype).tolist()
+            == values.sum(axis=0).tolist()
+        )
 
 
 @pytest.mark.parametrize(("p", "n"), [(1, 7), (2, 64), (5, 333), (8, 5)])
 def test_a_total_has_the_bits_of_each_chunk_s_own_sum(p: int, n: int) -> None:
     values = np.random.default_rng(p).normal(size=(p, n)).astype(np.float32)
-    for name, codec, dtype in product(NAMES, ("", "/bfloat16", "/mxint8", "/mxfp4"), ("float32", "bfloat16")):
+    for name, codec, dtype in product(
+        NAMES, ("", "/bfloat16", "/mxint8", "/mxfp4"), ("float32", "bfloat16")
+    ):
         if name.endswith("doubling") and p & (p - 1):
             continue
         schedule = build("all_reduce", name + codec, p)
@@ -110,19 +121,28 @@ def test_a_total_has_the_bits_of_each_chunk_s_own_sum(p: int, n: int) -> None:
         edges = schedule.cut(n)
         given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
         chunks = [
-            rounding._value(schedule, found.tree, int(term), dtype, given[:, edges[c] : edges[c + 1]])
+            rounding._value(
+                schedule, found.tree, int(term), dtype, given[:, edges[c] : edges[c + 1]]
+            )
             for c, term in enumerate(found.node[0])
             if edges[c] < edges[c + 1]
         ]
-        assert total(schedule, values, dtype).tobytes() == np.concatenate(chunks)[:n].tobytes(), (name, codec, dtype)
+        assert total(schedule, values, dtype).tobytes() == np.concatenate(chunks)[:n].tobytes(), (
+            name,
+            codec,
+            dtype,
+        )
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_rounded_values_have_the_bits_of_encoded_and_decoded_ones(codec: str) -> None:
     made = torch.Generator().manual_seed(0)
-    values = torch.randn(200, 32, generator=made) * 10.0 ** torch.randint(-45, 38, (200, 1), generator=made)
+    values = torch.randn(200, 32, generator=made) * 10.0 ** torch.randint(
+        -45, 38, (200, 1), generator=made
+    )
     values[0, 0], values[1, 1], values[2], values[3, ::2] = torch.inf, torch.nan, 0.0, -0.0
-    values[4:20] = torch.arange(-256, 256).view(16, 32) / 64  # half way between two numbers, and numbers themselves
+    # Half way between two numbers, and numbers themselves.
+    values[4:20] = torch.arange(-256, 256).view(16, 32) / 64
     given = values.flatten()
     both = rounded_to_codec(codec, given), decode(codec, encode(codec, given))
     assert both[0].numpy().tobytes() == both[1].numpy().tobytes()
@@ -130,7 +150,9 @@ def test_rounded_values_have_the_bits_of_encoded_and_decoded_ones(codec: str) ->
 
 def test_a_better_dtype_is_more_exact() -> None:
     ring, data = build("all_reduce", "ring", 16), list(samples("normal", 16, 2))
-    errors = [measure(ring, dtype, data).rms for dtype in ("bfloat16", "float16", "float32", "float64")]
+    errors = [
+        measure(ring, dtype, data).rms for dtype in ("bfloat16", "float16", "float32", "float64")
+    ]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] / errors[1] == pytest.approx(8, rel=0.3)
 
@@ -138,9 +160,21 @@ def test_a_better_dtype_is_more_exact() -> None:
 @pytest.mark.parametrize(
     ("collective", "name", "dtype", "shape", "said"),
     [
-        ("all_gather", "ring", "bfloat16", (4, 3), "errors of sums: got all_gather, expected one of all_reduce"),
+        (
+            "all_gather",
+            "ring",
+            "bfloat16",
+            (4, 3),
+            "errors of sums: got all_gather, expected one of all_reduce",
+        ),
         ("all_reduce", "ring", "int8", (4, 3), "unknown dtype 'int8'"),
-        ("all_reduce", "ring/mxint8", "float64", (4, 3), "dtype of a sum with the codec mxint8: got float64"),
+        (
+            "all_reduce",
+            "ring/mxint8",
+            "float64",
+            (4, 3),
+            "dtype of a sum with the codec mxint8: got float64",
+        ),
         (
             "all_reduce",
             "ring",
@@ -164,26 +198,44 @@ def test_the_command_prints_a_row_for_each_algorithm(capsys: Capture) -> None:
     assert code == 0
     assert head.split() == ["algorithm", "ranks", "dtype", "depth", "bound", "rms", "worst"]
     assert {"ring", "two_tree", "one_shot"} <= {line.split()[0] for line in lines}
-    row = json.loads(run(capsys, "error", "all_reduce", "ring", "-p", "8", "--dtype", "fp16", "--json")[1])
-    assert {"algorithm", "ranks", "dtype", "depth", "bound", "rms", "rms_low", "rms_high", "worst"} <= set(row)
+    row = json.loads(
+        run(capsys, "error", "all_reduce", "ring", "-p", "8", "--dtype", "fp16", "--json")[1]
+    )
+    assert {
+        "algorithm",
+        "ranks",
+        "dtype",
+        "depth",
+        "bound",
+        "rms",
+        "rms_low",
+        "rms_high",
+        "worst",
+    } <= set(row)
     assert (row["depth"], row["dtype"]) == (7, "float16")
     assert row["rms_low"] <= row["rms"] <= row["rms_high"] <= row["worst"]
 
 
 def test_data_come_from_a_file_that_is_not_executed(capsys: Capture, tmp_path: Path) -> None:
     np.save(tmp_path / "mine.npy", np.arange(12.0).reshape(4, 3))
-    code, out, _ = run(capsys, "error", "all_reduce", "ring", "-p", "4", "--data", f"{tmp_path}/mine.npy", "--json")
+    code, out, _ = run(
+        capsys, "error", "all_reduce", "ring", "-p", "4", "--data", f"{tmp_path}/mine.npy", "--json"
+    )
     assert (code, json.loads(out)["rms"]) == (0, 0.0)
     np.save(tmp_path / "objects.npy", np.array([[print]], dtype=object), allow_pickle=True)
     (tmp_path / "text.npy").write_text("no array")
     for name in ("objects", "text", "absent"):
-        code, out, err = run(capsys, "error", "all_reduce", "ring", "-p", "1", "--data", f"{tmp_path}/{name}.npy")
+        code, out, err = run(
+            capsys, "error", "all_reduce", "ring", "-p", "1", "--data", f"{tmp_path}/{name}.npy"
+        )
         assert (code, out) == (2, "")
         assert f"{name}.npy: got" in err
         assert "expected an array of numbers" in err
     for name, value in (("zeros", 0.0), ("not-a-number", np.nan)):
         np.save(tmp_path / f"{name}.npy", np.full((4, 3), value))
-        code, out, err = run(capsys, "error", "all_reduce", "ring", "-p", "4", "--data", f"{tmp_path}/{name}.npy")
+        code, out, err = run(
+            capsys, "error", "all_reduce", "ring", "-p", "4", "--data", f"{tmp_path}/{name}.npy"
+        )
         assert (code, out, "RMS of the exact sums: got" in err) == (2, "", True)
     code, _, err = run(capsys, "error", "all_reduce", "ring", "--data", "uniform")
     assert (code, "normal, positive, and NAME.npy" in err) == (2, True)

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import ALGORITHMS
-from collectives.schedule import Schedule, ScheduleError, Step, cut, on, owner, parallel, reverse, then
+from collectives.schedule import (
+    Schedule,
+    ScheduleError,
+    Step,
+    cut,
+    on,
+    owner,
+    parallel,
+    reverse,
+    then,
+)
 
 
 def one(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
@@ -38,7 +48,9 @@ def test_rows_of_a_pair_are_one_message_and_empty_ones_are_not_sent(
     sent = Step(*np.array(rows, np.int64).reshape(-1, 4).T).messages(edges)
     assert list(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)) == list(wanted)
     assert sent.size.tolist() == [sum(size for _, size in each) for each in wanted.values()]
-    assert [sent.rows(i).tolist() for i in range(len(wanted))] == [[i for i, _ in each] for each in wanted.values()]
+    assert [sent.rows(i).tolist() for i in range(len(wanted))] == [
+        [i for i, _ in each] for each in wanted.values()
+    ]
 
 
 @pytest.mark.parametrize("columns", [([0.5], [1], [0]), ([0], [1], [1.0])])
@@ -50,7 +62,9 @@ def test_a_step_takes_whole_numbers_only(columns: tuple[list[float], ...]) -> No
 def test_columns_of_a_step_must_agree() -> None:
     with pytest.raises(ScheduleError, match=r"got src of shape \(2,\), expected 3 values, or one"):
         Step([0, 1], [1, 2, 3], 0)
-    with pytest.raises(ScheduleError, match=r"got src of shape \(1, 2\), expected 2 values, or one"):
+    with pytest.raises(
+        ScheduleError, match=r"got src of shape \(1, 2\), expected 2 values, or one"
+    ):
         Step([[0, 1]], [1, 2], 0)
     with pytest.raises(ScheduleError, match="inhomogeneous"):
         Step([0, [1]], [1, 2], 0)
@@ -64,7 +78,13 @@ def test_a_step_takes_no_junk(junk: object) -> None:
 
 def test_a_step_owns_its_columns() -> None:
     """A schedule that fills the same arrays for each of its steps is as good as one that makes new ones."""
-    buffers = np.arange(5), np.arange(1, 6), np.zeros(5, np.int64), np.ones(5, np.int64), np.zeros(5, np.bool_)
+    buffers = (
+        np.arange(5),
+        np.arange(1, 6),
+        np.zeros(5, np.int64),
+        np.ones(5, np.int64),
+        np.zeros(5, np.bool_),
+    )
     step = Step(*buffers)
     said = repr(step)
     for buffer in buffers:
@@ -130,7 +150,9 @@ REPEATING = {
     "segmented": ALGORITHMS["all_reduce", "segmented_ring"](4, segments=3),
     "dual": ALGORITHMS["reduce_scatter", "ring"](5),
     "placed": ALGORITHMS["all_reduce", "hierarchical_ring"](12, ranks_per_node=3),
-    "shortened": reverse(replace(ALGORITHMS["all_gather", "ring"](6), nsteps=3), "reduce_scatter", add=True),
+    "shortened": reverse(
+        replace(ALGORITHMS["all_gather", "ring"](6), nsteps=3), "reduce_scatter", add=True
+    ),
     "second half": ALGORITHMS["broadcast", "scatter_allgather"](6),
 }
 
@@ -138,7 +160,10 @@ REPEATING = {
 @pytest.mark.parametrize("name", REPEATING)
 def test_what_is_declared_to_repeat_does(name: str) -> None:
     schedule = REPEATING[name]
-    steps, repeated = [*schedule.steps()], [t for t in range(schedule.nsteps) if schedule.repeated(t)]
+    steps, repeated = (
+        [*schedule.steps()],
+        [t for t in range(schedule.nsteps) if schedule.repeated(t)],
+    )
     assert repeated
     for t in repeated:
         for column_name in ("src", "dst", "count", "add"):
@@ -183,7 +208,9 @@ def test_parts_stay_equal_where_the_collective_has_parts() -> None:
         (("all_to_all", 3, 3, 0), "has 9 parts"),
     ],
 )
-def test_an_impossible_schedule_says_why(arguments: tuple[str, int, int, int], message: str) -> None:
+def test_an_impossible_schedule_says_why(
+    arguments: tuple[str, int, int, int], message: str
+) -> None:
     with pytest.raises(ScheduleError, match=message):
         Schedule(*arguments, make=lambda _: Step([], [], []))
     with pytest.raises(ScheduleError, match="root 4 is not one of the ranks 0 to 3"):
@@ -206,7 +233,10 @@ def test_then_plays_one_after_the_other() -> None:
 def test_parallel_plays_both_at_once_as_long_as_they_last() -> None:
     a, b = one("x", 4, 2, Step(0, 1, 0)), one("x", 4, 2, Step(2, 3, 1, add=True))
     longer = then(b, b, "x")
-    assert [repr(step) for step in parallel(a, longer, "x").steps()] == ["Step(0->1:=0, 2->3:+1)", "Step(2->3:+1)"]
+    assert [repr(step) for step in parallel(a, longer, "x").steps()] == [
+        "Step(0->1:=0, 2->3:+1)",
+        "Step(2->3:+1)",
+    ]
 
 
 def test_only_alike_schedules_are_joined() -> None:
@@ -238,7 +268,9 @@ def test_the_dual_reverses_time_and_arrows(p: int) -> None:
 
 
 def test_a_reduce_has_no_dual() -> None:
-    with pytest.raises(ScheduleError, match="reduce cannot be reversed: step 1 writes chunk 0 of rank 0"):
+    with pytest.raises(
+        ScheduleError, match="reduce cannot be reversed: step 1 writes chunk 0 of rank 0"
+    ):
         reverse(ALGORITHMS["reduce", "binomial"](4), "broadcast", add=False)
 
 
@@ -250,5 +282,7 @@ def test_a_reduce_has_no_dual() -> None:
 def test_no_dual_where_a_cell_is_used_twice(second: Step) -> None:
     steps = [Step([0, 0], [1, 2], 0), second]
     twice = Schedule("broadcast", 3, 1, 2, steps.__getitem__, root=0, one_port=False)
-    with pytest.raises(ScheduleError, match=r"cannot be reversed: step 1 writes chunk 0 of rank [02]"):
+    with pytest.raises(
+        ScheduleError, match=r"cannot be reversed: step 1 writes chunk 0 of rank [02]"
+    ):
         reverse(twice, "reduce", add=True)

@@ -59,11 +59,16 @@ def _errors(row: dict[str, Any], kind: str) -> str:
 def stored(stem: Path) -> list[dict[str, Any]]:
     """Rows from a table, which has null or NaN where a row has no such column."""
     rows = results.read(stem)[0].to_dict("records")
-    return [{name: plain(value) for name, value in row.items() if not missing(value)} for row in rows]
+    return [
+        {name: plain(value) for name, value in row.items() if not missing(value)} for row in rows
+    ]
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it; whole numbers are floats in a column with gaps, and objects of a column have the same names."""
+    """As JSON has it.
+
+    Whole numbers are floats in a column with gaps, and objects of a column have the same names.
+    """
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items() if not missing(each)}
     return value.tolist() if hasattr(value, "tolist") else value
@@ -87,7 +92,9 @@ def test_the_schemas_are_json_schemas(name: str) -> None:
 
 
 def test_every_file_of_the_folder_is_one() -> None:
-    assert sorted(path.stem for path in (ROOT / "src/collectives/schemas").glob("*.json")) == sorted(NAMES)
+    assert sorted(
+        path.stem for path in (ROOT / "src/collectives/schemas").glob("*.json")
+    ) == sorted(NAMES)
 
 
 def test_the_machine_s_schema_follows_from_the_model() -> None:
@@ -96,7 +103,9 @@ def test_the_machine_s_schema_follows_from_the_model() -> None:
     assert written == module.text(module.machine()), "run `python .ci/schemas.py`"
 
 
-@pytest.mark.parametrize("path", [*MACHINES.glob("*.yaml"), *REFERENCE.rglob("*.yaml")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*MACHINES.glob("*.yaml"), *REFERENCE.rglob("*.yaml")], ids=lambda path: path.stem
+)
 def test_every_machine_s_file_is_valid(path: Path) -> None:
     validate(config.read_yaml(path), "machine")
 
@@ -130,7 +139,9 @@ NETWORK = {"rate": "25GB/s"}
     ],
     ids=str,
 )
-def test_schema_and_reader_refuse_the_same(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_schema_and_reader_refuse_the_same(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     wrong = {"name": "mine", "network": NETWORK} | change
     with pytest.raises(ValidationError):
         validate(wrong, "machine")
@@ -142,7 +153,11 @@ def test_schema_and_reader_refuse_the_same(change: dict[str, Any], message: str,
 @pytest.mark.parametrize("latency", ["0.47us", "400 µs", ".5ms", "2. s", 0, 0.0])
 @pytest.mark.parametrize("up_to", ["64K", "1.5KiB", "4", "4 b", 65536])
 def test_schema_and_reader_accept_the_same(latency: Any, up_to: Any, tmp_path: Path) -> None:
-    right = {"name": "mine", "network": NETWORK | {"latency": latency}, "protocols": [{"name": "LL", "up_to": up_to}]}
+    right = {
+        "name": "mine",
+        "network": NETWORK | {"latency": latency},
+        "protocols": [{"name": "LL", "up_to": up_to}],
+    }
     validate(right, "machine")
     (tmp_path / "mine.yaml").write_text(json.dumps(right))
     assert machine(str(tmp_path / "mine.yaml")).protocols[0].up_to
@@ -150,8 +165,12 @@ def test_schema_and_reader_accept_the_same(latency: Any, up_to: Any, tmp_path: P
 
 @pytest.mark.parametrize("version", range(VERSION + 1))
 def test_a_machine_of_each_version_is_read(version: int, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(json.dumps({"version": version, "name": "mine", "network": NETWORK}))
-    assert machine(str(tmp_path / "mine.yaml")) == Machine.model_validate({"name": "mine", "network": NETWORK})
+    (tmp_path / "mine.yaml").write_text(
+        json.dumps({"version": version, "name": "mine", "network": NETWORK})
+    )
+    assert machine(str(tmp_path / "mine.yaml")) == Machine.model_validate(
+        {"name": "mine", "network": NETWORK}
+    )
 
 
 @pytest.mark.integration  # seconds
@@ -162,13 +181,17 @@ def test_every_committed_row_and_record_is_valid(path: Path, every: int) -> None
         has_schema, wanted = path.stem not in OF_ONE_PAGE, "simulated"
     else:
         has_schema, wanted = True, KINDS.get(path.stem, "measured")
-    assert not has_schema or {kind(row) for row in stored(path.with_suffix(""))[::every]} == {wanted}
+    assert not has_schema or {kind(row) for row in stored(path.with_suffix(""))[::every]} == {
+        wanted
+    }
     record = json.loads(path.with_suffix(".json").read_text())
     validate(record, "record")
     validate(results.read(path.with_suffix(""))[1], "record")
 
 
-@pytest.mark.parametrize("runs", ["slow-motion slurm-cpu", "loopback/back-to-back-1 loopback/back-to-back-2"])
+@pytest.mark.parametrize(
+    "runs", ["slow-motion slurm-cpu", "loopback/back-to-back-1 loopback/back-to-back-2"]
+)
 def test_what_compare_prints_is_valid(capsys: Capture, runs: str) -> None:
     """A setting is a key only where a run has it in two ways."""
     assert {kind(row) for row in printed(capsys, f"compare {runs} --json")} == {"compared"}
@@ -184,9 +207,13 @@ def test_every_committed_line_is_valid(path: Path) -> None:
     [
         ("list -p 5 --json", "listed"),
         ("verify all_reduce ring -p 5 --json", "verified"),
-        pytest.param("verify --all --max-ranks 1 --json", "verified_all", marks=pytest.mark.integration),
         pytest.param(
-            "simulate broadcast two_tree -p 12 --machine summit --json", "simulated", marks=pytest.mark.integration
+            "verify --all --max-ranks 1 --json", "verified_all", marks=pytest.mark.integration
+        ),
+        pytest.param(
+            "simulate broadcast two_tree -p 12 --machine summit --json",
+            "simulated",
+            marks=pytest.mark.integration,
         ),
         ("bound all_gather --machine dgx1 --json", "bounded"),
         ("backends --json", "backend"),
@@ -201,7 +228,9 @@ def test_what_a_verb_prints_is_valid(capsys: Capture, command: str, wanted: str)
     rows = printed(capsys, command)
     assert {kind(row) for row in rows} == {wanted}
     known = {name for name in schema("rows")["$defs"][wanted]["properties"] if name != "error"}
-    assert {name for row in rows for name in row} == known, "a key that the schema describes, and no other"
+    assert {name for row in rows for name in row} == known, (
+        "a key that the schema describes, and no other"
+    )
 
 
 MEASURED = next(iter(stored(REFERENCE / "slow-motion" / "two-trees-broadcast")))
@@ -272,7 +301,9 @@ def test_a_result_of_each_version_is_read(version: dict[str, int], tmp_path: Pat
         (None, "got None, expected"),
     ],
 )
-def test_a_result_of_no_known_version_is_refused(version: Any, message: str, tmp_path: Path) -> None:
+def test_a_result_of_no_known_version_is_refused(
+    version: Any, message: str, tmp_path: Path
+) -> None:
     results.write(tmp_path / "rows", ROWS, {"version": version})
     with pytest.raises(ValueError, match=rf"rows.json: schema version: {message}"):
         results.read(tmp_path / "rows")

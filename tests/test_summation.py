@@ -91,11 +91,18 @@ def test_the_depths_that_the_book_states() -> None:
         assert set(depths.values()) == {p - 1}
         folds = floor(log2(p)) + (p & (p - 1) > 0)
         assert int(summation(build("all_reduce", "recursive_doubling", p)).depth.max()) == folds
-        assert int(summation(build("all_reduce", "one_shot", p), once=True).depth.max()) == min(1, p - 1)
+        assert int(summation(build("all_reduce", "one_shot", p), once=True).depth.max()) == min(
+            1, p - 1
+        )
 
 
 def test_every_all_reduce_but_swing_s_doubling_has_the_same_bits_everywhere() -> None:
-    differ = {(name, p) for name in names("all_reduce") for p in SIZES if not is_alike(build("all_reduce", name, p))}
+    differ = {
+        (name, p)
+        for name in names("all_reduce")
+        for p in SIZES
+        if not is_alike(build("all_reduce", name, p))
+    }
     assert differ == {("swing_doubling", p) for p in SIZES if p >= 8}
 
 
@@ -107,7 +114,9 @@ def test_two_schedules_are_compared_by_one_table_of_terms() -> None:
     )
     assert ring == again != doubling
     cut = summation(build("all_reduce", "tree", 8, segments=3), tree=tree)
-    assert set(cut.node.ravel().tolist()) == {summation(build("all_reduce", "tree", 8), 0, tree).node[0, 0]}
+    assert set(cut.node.ravel().tolist()) == {
+        summation(build("all_reduce", "tree", 8), 0, tree).node[0, 0]
+    }
     assert (halving == doubling) == (
         texts(build("all_reduce", "halving_doubling", 8))[0, 0]
         == texts(build("all_reduce", "recursive_doubling", 8))[0, 0]
@@ -115,14 +124,21 @@ def test_two_schedules_are_compared_by_one_table_of_terms() -> None:
 
 
 def test_a_change_of_one_addition_is_noticed() -> None:
-    """Ranks 1 and 2 send to 0, in one step or in two, in either order; only the third order has another tree."""
+    """Ranks 1 and 2 send to 0, in one step or in two, in either order.
+
+    Only the third order has another tree.
+    """
 
     def chain(*senders: int) -> Schedule:
-        return Schedule("reduce", 3, 1, len(senders), lambda t: Step(senders[t], 0, 0, add=True), root=0)
+        return Schedule(
+            "reduce", 3, 1, len(senders), lambda t: Step(senders[t], 0, 0, add=True), root=0
+        )
 
     at_once = Schedule("reduce", 3, 1, 1, lambda _: Step([2, 1], 0, 0, add=True), root=0)
     tree = ReductionTree(3)
-    first, other, together = (summation(each, tree=tree).node[0, 0] for each in (chain(1, 2), chain(2, 1), at_once))
+    first, other, together = (
+        summation(each, tree=tree).node[0, 0] for each in (chain(1, 2), chain(2, 1), at_once)
+    )
     assert first == together != other
     assert summation(at_once, tree=ReductionTree(3), once=True).tree.operands[3] == (0, 1, 2)
 

@@ -1,4 +1,7 @@
-"""Quantities: every unit by its value; whatever is printed can be typed, and what is typed comes back equal."""
+"""Quantities: every unit by its value.
+
+Whatever is printed can be typed, and what is typed comes back equal.
+"""
 
 from collections.abc import Callable
 
@@ -16,7 +19,12 @@ from collectives.units import (
     parse_seconds,
 )
 
-MANY = [*range(2100), *(1 << power for power in range(63)), *(10**power + 7 for power in range(18)), (1 << 63) - 1]
+MANY = [
+    *range(2100),
+    *(1 << power for power in range(63)),
+    *(10**power + 7 for power in range(18)),
+    (1 << 63) - 1,
+]
 QUANTITIES = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 
 
@@ -35,7 +43,9 @@ def test_a_duration_comes_back_to_three_digits(seconds: float) -> None:
     assert parse_seconds(duration(seconds)) == pytest.approx(seconds, rel=0.006, abs=0)
 
 
-@pytest.mark.parametrize("microseconds", [0.4, 5, 400, 999.4, 999.6, 1000, 999_600, 12_345_678, 1e12])
+@pytest.mark.parametrize(
+    "microseconds", [0.4, 5, 400, 999.4, 999.6, 1000, 999_600, 12_345_678, 1e12]
+)
 def test_durations_have_no_exponent_and_can_be_typed(microseconds: float) -> None:
     shown = duration(microseconds * 1e-6)
     assert "e" not in shown
@@ -44,12 +54,21 @@ def test_durations_have_no_exponent_and_can_be_typed(microseconds: float) -> Non
 
 
 def test_a_size_comes_back_to_six_digits() -> None:
-    assert [parse_bytes(format_bytes(nbytes)) for nbytes in MANY] == pytest.approx(MANY, rel=6e-6, abs=0)
+    assert [parse_bytes(format_bytes(nbytes)) for nbytes in MANY] == pytest.approx(
+        MANY, rel=6e-6, abs=0
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5us", 5e-6), ("5\u00b5s", 5e-6), ("5\u03bcs", 5e-6), ("5 \u00b5s", 5e-6), (".5ms", 5e-4), ("1.s", 1.0)],
+    [
+        ("5us", 5e-6),
+        ("5\u00b5s", 5e-6),
+        ("5\u03bcs", 5e-6),
+        ("5 \u00b5s", 5e-6),
+        (".5ms", 5e-4),
+        ("1.s", 1.0),
+    ],
 )
 def test_both_signs_for_micro_are_read(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds
@@ -57,7 +76,14 @@ def test_both_signs_for_micro_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("64 KiB", 65_536), ("64kib", 65_536), ("1.5M", 3 << 19), ("4 B", 4), ("2 GiB", 2 << 30), ("00", 0)],
+    [
+        ("64 KiB", 65_536),
+        ("64kib", 65_536),
+        ("1.5M", 3 << 19),
+        ("4 B", 4),
+        ("2 GiB", 2 << 30),
+        ("00", 0),
+    ],
 )
 def test_sizes_are_read_as_they_are_printed(text: str, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes
@@ -77,7 +103,8 @@ def test_what_is_no_quantity(parse: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parse", "unit"), [(parse_bytes, "G"), (parse_bytes, ""), (parse_seconds, "s"), (parse_rate, "TB/s")]
+    ("parse", "unit"),
+    [(parse_bytes, "G"), (parse_bytes, ""), (parse_seconds, "s"), (parse_rate, "TB/s")],
 )
 def test_what_is_too_large_is_said_in_a_short_line(parse: object, unit: str) -> None:
     with pytest.raises(ValueError, match="too large; expected") as caught:
@@ -91,18 +118,31 @@ def test_a_long_text_is_not_repeated() -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(("text", "rate"), [("200Gb/s", "25GB/s"), ("200Gbit/s", "25GB/s"), ("100 Mbps", "12.5MB/s")])
+@pytest.mark.parametrize(
+    ("text", "rate"), [("200Gb/s", "25GB/s"), ("200Gbit/s", "25GB/s"), ("100 Mbps", "12.5MB/s")]
+)
 def test_a_rate_in_bits_is_answered_by_the_rate_in_bytes(text: str, rate: str) -> None:
-    with pytest.raises(ValueError, match=rf"is in bits \(lower-case b\); expected for example {rate}, in bytes"):
+    with pytest.raises(
+        ValueError, match=rf"is in bits \(lower-case b\); expected for example {rate}, in bytes"
+    ):
         parse_rate(text)
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        *((parse_bytes, f"3{unit}", 3 << power) for unit, power in (("", 0), ("K", 10), ("M", 20), ("G", 30))),
-        *((parse_seconds, f"3{unit}", value) for unit, value in (("ns", 3e-9), ("us", 3e-6), ("ms", 3e-3), ("s", 3.0))),
-        *((parse_rate, f"3{unit}", value) for unit, value in (("B/s", 3.0), ("KB/s", 3e3), ("MB/s", 3e6))),
+        *(
+            (parse_bytes, f"3{unit}", 3 << power)
+            for unit, power in (("", 0), ("K", 10), ("M", 20), ("G", 30))
+        ),
+        *(
+            (parse_seconds, f"3{unit}", value)
+            for unit, value in (("ns", 3e-9), ("us", 3e-6), ("ms", 3e-3), ("s", 3.0))
+        ),
+        *(
+            (parse_rate, f"3{unit}", value)
+            for unit, value in (("B/s", 3.0), ("KB/s", 3e3), ("MB/s", 3e6))
+        ),
         *((parse_rate, f"3{unit}", value) for unit, value in (("GB/s", 3e9), ("TB/s", 3e12))),
     ],
 )
@@ -118,7 +158,13 @@ def test_what_is_no_size(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(1023, "1023 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB"), (1 << 40, "1024 GiB")],
+    [
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1 << 20, "1 MiB"),
+        (1 << 30, "1 GiB"),
+        (1 << 40, "1024 GiB"),
+    ],
 )
 def test_a_size_is_printed_in_the_largest_unit_that_it_fills(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text

@@ -26,7 +26,9 @@ def rows(step: Step, keep: np.ndarray | slice) -> Step:
 
 
 def joined(*steps: Step) -> Step:
-    return Step(*(np.concatenate([getattr(step, name) for step in steps]) for name in Step.__slots__))
+    return Step(
+        *(np.concatenate([getattr(step, name) for step in steps]) for name in Step.__slots__)
+    )
 
 
 def planted(schedule: Schedule, t: int, fault: Fault) -> Schedule:
@@ -128,7 +130,16 @@ def stopped(schedule: Schedule, t: int) -> Schedule:
     return replace(schedule, nsteps=t)
 
 
-FAULTS = [redirected, swapped, shifted, replacing, from_elsewhere, turned_round, without_first, without_last]
+FAULTS = [
+    redirected,
+    swapped,
+    shifted,
+    replacing,
+    from_elsewhere,
+    turned_round,
+    without_first,
+    without_last,
+]
 FAULTS += [first_twice, one_chunk_less, all_replacing]
 IN_TIME = [exchanged, repeated, stopped]
 
@@ -150,7 +161,8 @@ def is_right(schedule: Schedule) -> bool:
     for step in schedule.steps():
         row, chunks = step.cells()
         moves = [
-            (step.dst[i], c, bool(step.add[i]), list(held[step.src[i]][c])) for i, c in zip(row, chunks, strict=True)
+            (step.dst[i], c, bool(step.add[i]), list(held[step.src[i]][c]))
+            for i, c in zip(row, chunks, strict=True)
         ]
         replaced = [(dst, c) for dst, c, add, _ in moves if not add]
         if any([(d, c) for d, c, _, _ in moves].count(cell) > 1 for cell in replaced):
@@ -193,12 +205,15 @@ def test_a_doubled_add_is_rejected(collective: str, algorithm: str, p: int) -> N
 
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 @pytest.mark.parametrize("p", each([4, 7, 8], few=[7]))
-def test_a_dropped_step_is_rejected_wherever_it_was(collective: str, algorithm: str, p: int) -> None:
+def test_a_dropped_step_is_rejected_wherever_it_was(
+    collective: str, algorithm: str, p: int
+) -> None:
     schedule = build(collective, algorithm, p, segments=2)
     for t in [t for t, step in enumerate(schedule.steps()) if len(step)]:
         dropped = planted(schedule, t, lambda step: rows(step, slice(0)))
         with pytest.raises(
-            ScheduleError, match=r"holds (chunk \d+ of rank \d+|uninitialised data) \d times, not [01]\nstep \|"
+            ScheduleError,
+            match=r"holds (chunk \d+ of rank \d+|uninitialised data) \d times, not [01]\nstep \|",
         ):
             verify(dropped)
 
@@ -219,7 +234,9 @@ def agree(changed: Schedule) -> bool:
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("p", each([5, 8], few=[5]))
-def test_a_fault_is_rejected_wherever_it_was_planted(collective: str, algorithm: str, fault: Fault, p: int) -> None:
+def test_a_fault_is_rejected_wherever_it_was_planted(
+    collective: str, algorithm: str, fault: Fault, p: int
+) -> None:
     """Not every change is a fault (two leaves may swap parents): the plain check tells, and the proof must agree."""
     schedule = replace(build(collective, algorithm, p, segments=2), one_port=False)
     if fault is shifted and schedule.k == 1:
@@ -242,7 +259,9 @@ def test_a_fault_in_time_is_rejected(
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
-def test_the_plain_check_agrees_that_the_algorithms_are_right(collective: str, algorithm: str) -> None:
+def test_the_plain_check_agrees_that_the_algorithms_are_right(
+    collective: str, algorithm: str
+) -> None:
     for p in (1, 2, 3, 5, 8):
         assert is_right(build(collective, algorithm, p, segments=2))
 
@@ -251,14 +270,18 @@ def test_one_rank_counted_twice_while_another_is_dropped_is_rejected() -> None:
     """The total of every cell is right; only counting each contributor apart can see it."""
     steps = [Step(1, 0, 0, add=True), Step(1, 0, 0, add=True)]
     schedule = Schedule("reduce", 3, 1, 2, steps.__getitem__, root=0)
-    with pytest.raises(ScheduleError, match="rank 0 holds chunk 0 of rank 1 2 times, not 1") as caught:
+    with pytest.raises(
+        ScheduleError, match="rank 0 holds chunk 0 of rank 1 2 times, not 1"
+    ) as caught:
         verify(schedule)
     assert "   1 | >+0<1< |        |   <-- counted again here" in str(caught.value)
 
 
 def test_adding_into_nothing_is_rejected() -> None:
     """A broadcast that adds leaves what lay there before in the sum."""
-    schedule = planted(build("broadcast", "binomial", 4), 0, lambda s: Step(s.src, s.dst, s.chunk, s.count, True))
+    schedule = planted(
+        build("broadcast", "binomial", 4), 0, lambda s: Step(s.src, s.dst, s.chunk, s.count, True)
+    )
     with pytest.raises(ScheduleError, match="holds uninitialised data 1 times, not 0"):
         verify(schedule)
 
@@ -288,7 +311,9 @@ def test_several_rows_for_one_pair_are_one_message() -> None:
 def test_a_conflict_names_its_step() -> None:
     steps = [Step(0, 1, 0, add=True), Step([0, 2], [1, 1], 0, add=[True, False])]
     schedule = Schedule("all_reduce", 3, 1, 2, steps.__getitem__, one_port=False)
-    with pytest.raises(ScheduleError, match="step 1: chunk 0 of rank 1 is replaced and written again"):
+    with pytest.raises(
+        ScheduleError, match="step 1: chunk 0 of rank 1 is replaced and written again"
+    ):
         verify(schedule)
 
 
@@ -318,11 +343,17 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.mark.integration  # a schedule of 100,000 steps takes seconds
 @pytest.mark.parametrize("times", [0, 2, 3, 255, 256, 257, 65_535, 65_536, 65_537, 100_000])
 def test_no_number_of_additions_looks_like_one(times: int, method: str) -> None:
-    """65,537 additions are one in sixteen bits. Rows of one step add one after the other, as steps do."""
+    """65,537 additions are one in sixteen bits.
+
+    Rows of one step add one after the other, as steps do.
+    """
     steps = [Step(1, 0, [0] * min(times, 1000), add=True)] * (times // 1000)
     steps += [Step(1, 0, 0, add=True)] * (times % 1000)
     many = Schedule("reduce", 2, 1, len(steps), steps.__getitem__, root=0)
-    with pytest.raises(ScheduleError, match=f"rank 1 {times} times, not 1" if method == "counted" else "fingerprint"):
+    with pytest.raises(
+        ScheduleError,
+        match=f"rank 1 {times} times, not 1" if method == "counted" else "fingerprint",
+    ):
         verify(many)
 
 
@@ -339,7 +370,10 @@ def test_no_growth_by_doubling_looks_like_one(bits: int, more: int, method: str)
     right = adding(4, [(2, 0, True), (3, 0, True), *multiplied(1)])
     verify(right)
     shown = str(times) if times < 10**9 else rf"at least 2\*\*{times.bit_length() - 1}"
-    with pytest.raises(ScheduleError, match=f"rank 1 {shown} times, not 1" if method == "counted" else "fingerprint"):
+    with pytest.raises(
+        ScheduleError,
+        match=f"rank 1 {shown} times, not 1" if method == "counted" else "fingerprint",
+    ):
         verify(wrong)
 
 
@@ -347,7 +381,11 @@ def test_growth_that_replaces_what_it_should_add_to_is_found_at_any_scale(method
     """The total of a cell may wrap to the right one, too: 2**64 times junk and p contributions."""
     doubled = [(1, 2, False), *[(2, 3, False), (3, 2, True)] * 64]
     with pytest.raises(ScheduleError):
-        verify(adding(5, [(2, 0, True), (3, 0, True), (4, 0, True), *doubled, (1, 0, True), (2, 0, True)]))
+        verify(
+            adding(
+                5, [(2, 0, True), (3, 0, True), (4, 0, True), *doubled, (1, 0, True), (2, 0, True)]
+            )
+        )
 
 
 def counted_in_integers(schedule: Schedule) -> bool:
@@ -357,7 +395,13 @@ def counted_in_integers(schedule: Schedule) -> bool:
     for step in schedule.steps():
         moved = []
         row, chunks = step.cells()
-        rows = zip(step.src[row].tolist(), step.dst[row].tolist(), chunks.tolist(), step.add[row].tolist(), strict=True)
+        rows = zip(
+            step.src[row].tolist(),
+            step.dst[row].tolist(),
+            chunks.tolist(),
+            step.add[row].tolist(),
+            strict=True,
+        )
         for (s, d, c, add), times in Counter(rows).items():
             moved.append(((d, c), add, {who: n * times for who, n in held[s, c].items()}))
         for cell, add, data in moved:
@@ -372,14 +416,20 @@ def scrambled(draw: st.DrawFn) -> Schedule:
     """A right schedule, or one with rows of chance put in, some of them over and over again."""
     p, root = draw(st.integers(2, 5)), 0
     collective = draw(st.sampled_from(["all_reduce", "reduce"]))
-    base = build(collective, draw(st.sampled_from(["two_tree", "ring" if collective == "all_reduce" else "chain"])), p)
+    base = build(
+        collective,
+        draw(st.sampled_from(["two_tree", "ring" if collective == "all_reduce" else "chain"])),
+        p,
+    )
     steps = [*base.steps()]
     for _ in range(draw(st.integers(0, 3))):
         src, dst = draw(st.permutations(range(p)))[:2]
         chunk, add = draw(st.integers(0, base.k - 1)), draw(st.booleans())
         times = draw(st.sampled_from([1, 1, 2, 255, 65_536]) if add else st.just(1))
         steps.insert(draw(st.integers(0, len(steps))), Step(src, dst, [chunk] * times, add=add))
-    return replace(base, make=steps.__getitem__, nsteps=len(steps), root=base.root and root, repeats=())
+    return replace(
+        base, make=steps.__getitem__, nsteps=len(steps), root=base.root and root, repeats=()
+    )
 
 
 @pytest.mark.integration  # up to 100,000 additions, counted in Python
@@ -390,7 +440,11 @@ def test_the_proof_agrees_with_counting_in_pythons_integers(schedule: Schedule) 
     for ranks in (128, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MODULE, "COUNTED_RANKS", ranks)
-            with nullcontext() if right else pytest.raises(ScheduleError, match=r"times, not|fingerprint"):
+            with (
+                nullcontext()
+                if right
+                else pytest.raises(ScheduleError, match=r"times, not|fingerprint")
+            ):
                 verify(schedule)
 
 
@@ -398,7 +452,12 @@ def test_a_false_declaration_of_what_repeats_does_not_matter_to_the_proof() -> N
     ring = build("all_reduce", "ring", 5)
     verify(replace(ring, repeats=(range(ring.nsteps),)))
     with pytest.raises(ScheduleError, match="times, not 1"):
-        verify(replace(planted(ring, 6, lambda step: rows(step, slice(1, None))), repeats=(range(ring.nsteps),)))
+        verify(
+            replace(
+                planted(ring, 6, lambda step: rows(step, slice(1, None))),
+                repeats=(range(ring.nsteps),),
+            )
+        )
 
 
 def test_the_proof_works_where_intp_has_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +467,9 @@ def test_the_proof_works_where_intp_has_32_bits(monkeypatch: pytest.MonkeyPatch)
         def checked(*arguments: np.ndarray, **options: int) -> np.ndarray:
             given = arguments[argument]
             if isinstance(given, np.ndarray) and not np.can_cast(given.dtype, np.int32, "safe"):
-                raise TypeError("Cannot cast array data from dtype('int64') to dtype('int32'), rule 'safe'")
+                raise TypeError(
+                    "Cannot cast array data from dtype('int64') to dtype('int32'), rule 'safe'"
+                )
             return function(*arguments, **options)
 
         return checked
@@ -422,7 +483,9 @@ def test_the_proof_works_where_intp_has_32_bits(monkeypatch: pytest.MonkeyPatch)
         verify(Schedule("all_reduce", 4, 1, 1, lambda _: Step([0, 0], [1, 2], 0)))
 
 
-@pytest.mark.parametrize("fault", [swapped, lambda step: rows(step, slice(1, None))], ids=["swapped", "dropped row"])
+@pytest.mark.parametrize(
+    "fault", [swapped, lambda step: rows(step, slice(1, None))], ids=["swapped", "dropped row"]
+)
 def test_fingerprints_reject_too(fault: Fault) -> None:
     schedule = build("all_reduce", "ring", 330)
     assert not exact(schedule)
@@ -435,5 +498,7 @@ def test_a_collective_has_a_root_or_has_none() -> None:
         verify(Schedule("broadcast", 2, 1, 1, lambda _: Step(0, 1, 0)))
     with pytest.raises(ScheduleError, match="all_reduce has no root"):
         verify(Schedule("all_reduce", 2, 1, 1, lambda _: Step(0, 1, 0), root=0))
-    with pytest.raises(ScheduleError, match="unknown collective 'all_knowing'; known are broadcast"):
+    with pytest.raises(
+        ScheduleError, match="unknown collective 'all_knowing'; known are broadcast"
+    ):
         verify(Schedule("all_knowing", 2, 1, 1, lambda _: Step(0, 1, 0)))

@@ -1,4 +1,7 @@
-"""Six programs with faults: what the answers say of them, and how their repairs do; both are counted."""
+"""Six programs with faults: what the answers say of them, and how their repairs do.
+
+Both are counted.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +12,13 @@ import numpy as np
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives_course.schedules import check_schedule, prove
-from collectives_course.submission import Criterion, Submission, check_equal, drawn_case, random_buffers
+from collectives_course.submission import (
+    Criterion,
+    Submission,
+    check_equal,
+    drawn_case,
+    random_buffers,
+)
 from collectives_course.verdict import Failed
 from collectives_course.world import Network, RunResult
 
@@ -17,7 +26,10 @@ from .truths import SMALL_BUFFERS, interior_in_both, truth
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """Which rank has which part in a program, and sizes; that a fault is there does not depend on them."""
+    """Which rank has which part in a program, and sizes.
+
+    That a fault is there does not depend on them.
+    """
     random = np.random.default_rng([seed, 6])
     seven, split = random.permutation(7).tolist(), int(random.integers(3, 5))
     ring, elements = int(random.integers(4, 7)), int(random.integers(40, 80))
@@ -48,11 +60,15 @@ def _found(program: str) -> Callable[[Submission], None]:
     def check(submission: Submission) -> None:
         told = submission.call(program, file="answers.py")
         if not isinstance(told, dict) or set(told) != set(SHARES):
-            raise Failed(f"answers.{program}: got {told!r:.200}, expected a dict with kind, where and how_much")
+            raise Failed(
+                f"answers.{program}: got {told!r:.200}, expected a dict with kind, where and how_much"
+            )
         wanted = truth(program, submission.seed, submission.sandboxed)
         right = {name: _is_right(told[name], value) for name, value in wanted._asdict().items()}
         if not all(right.values()):
-            wrong = " and ".join(f"{name} = {told[name]!r:.80}" for name in SHARES if not right[name])
+            wrong = " and ".join(
+                f"{name} = {told[name]!r:.80}" for name in SHARES if not right[name]
+            )
             share = sum(SHARES[name] for name in SHARES if right[name])
             raise Failed(f"answers.{program}: this is not what the program does: {wrong}", share)
 
@@ -63,14 +79,22 @@ def _is_right(told: Any, value: Any) -> bool:
     if isinstance(value, str):
         return isinstance(told, str) and told == value
     if isinstance(value, list):
-        return isinstance(told, list) and all(isinstance(each, int) for each in told) and told == value
-    return isinstance(told, int | float) and abs(told) < 1e15 and abs(told - value) <= 1e-3 * abs(value)
+        return (
+            isinstance(told, list) and all(isinstance(each, int) for each in told) and told == value
+        )
+    return (
+        isinstance(told, int | float)
+        and abs(told) < 1e15
+        and abs(told - value) <= 1e-3 * abs(value)
+    )
 
 
 # Repairs: right first, then as cheap as the program can be.
 
 
-def _proved(submission: Submission, program: str, p: int, k: int, most_steps: int, most_sent: int) -> Schedule:
+def _proved(
+    submission: Submission, program: str, p: int, k: int, most_steps: int, most_sent: int
+) -> Schedule:
     """The schedule, proved and counted; ``most_sent``: in buffers, by the busiest rank."""
     call, schedule = f"{program}.schedule()", submission.call("schedule", file=f"{program}.py")
     check_schedule(call, schedule, p)
@@ -89,7 +113,9 @@ def hypercube_repaired(submission: Submission) -> None:
     corner = {rank: place for place, rank in enumerate(submission.variant["corners"])}
     for t, step in enumerate(schedule.steps()):
         row, _ = step.cells()
-        for (src, dst), chunks in Counter(zip(step.src[row].tolist(), step.dst[row].tolist(), strict=True)).items():
+        for (src, dst), chunks in Counter(
+            zip(step.src[row].tolist(), step.dst[row].tolist(), strict=True)
+        ).items():
             if chunks > 1 or corner[src] ^ corner[dst] not in (1, 2, 4):
                 text = f"rank {src} sends {chunks} chunks to rank {dst}, expected one to each neighbour on the cube"
                 raise Failed(f"hypercube.schedule(): step {t}: {text}")
@@ -99,7 +125,9 @@ def _need_sent(played: RunResult, least: list[int], what: str) -> None:
     """Raise Failed where a rank sent less than others need from it: the rest came to them from somewhere else."""
     for rank, (sent, needed) in enumerate(zip(played.bytes_sent(len(least)), least, strict=True)):
         if sent < needed:
-            raise Failed(f"{what}: rank {rank} sent {sent:,} bytes, expected at least {needed:,}: all data by comm")
+            raise Failed(
+                f"{what}: rank {rank} sent {sent:,} bytes, expected at least {needed:,}: all data by comm"
+            )
 
 
 def trees_repaired(submission: Submission) -> None:
@@ -115,28 +143,41 @@ def groups_repaired(submission: Submission) -> None:
         buffers = random_buffers(submission, 7, n)
         sums = [np.sum([buffers[rank] for rank in group], axis=0) for group in groups]
         expected = [sums[rank not in groups[0]] for rank in range(7)]
-        expected = [sum(sums) if [rank] in (groups[0][:1], groups[1][:1]) else expected[rank] for rank in range(7)]
+        expected = [
+            sum(sums) if [rank] in (groups[0][:1], groups[1][:1]) else expected[rank]
+            for rank in range(7)
+        ]
         played = submission.run("total", [[each] for each in buffers], network, file="groups.py")
         check_equal(played, expected, "groups.total")
         _need_sent(played, [8 * n] * 7, "groups.total")
         most = 8 * n * (sum(len(group) * (len(group) - 1) for group in groups) + 2)
         if sum(played.bytes_sent(7)) > most:
-            raise Failed(f"groups.total: the ranks sent {sum(played.bytes_sent(7)):,} bytes, expected {most:,}")
+            raise Failed(
+                f"groups.total: the ranks sent {sum(played.bytes_sent(7)):,} bytes, expected {most:,}"
+            )
 
 
 def ring_repaired(submission: Submission) -> None:
     for p, n in ((1, 3), (3, 10), (5, 100), (4, 3), drawn_case(submission, 0)):
         buffers = random_buffers(submission, p, n)
-        played = submission.run("all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py")
-        check_equal(played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements")
+        played = submission.run(
+            "all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py"
+        )
+        check_equal(
+            played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements"
+        )
         _need_sent(played, [8 * n * (p > 1)] * p, f"ring.all_reduce, p = {p}, {n} elements")
         most = 8 * -(-n // p)
         for message in played.sent:
             if message.bytes > most:
                 text = f"a message of {message.bytes:,} bytes from rank {message.src}"
-                raise Failed(f"ring.all_reduce, p = {p}, {n} elements: {text}, expected one chunk, {most:,} at most")
+                raise Failed(
+                    f"ring.all_reduce, p = {p}, {n} elements: {text}, expected one chunk, {most:,} at most"
+                )
         if max(played.messages_sent(p)) > 2 * (p - 1):
-            raise Failed(f"ring.all_reduce: {max(played.messages_sent(p))} messages, expected {2 * (p - 1)}")
+            raise Failed(
+                f"ring.all_reduce: {max(played.messages_sent(p))} messages, expected {2 * (p - 1)}"
+            )
 
 
 def counted_repaired(submission: Submission) -> None:
@@ -147,18 +188,32 @@ def counted_repaired(submission: Submission) -> None:
             for r, each in enumerate(random_buffers(submission, p, n))
         ]
         played = submission.run("all_reduce", [[each] for each in buffers], file="counted.py")
-        check_equal(played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements")
+        check_equal(
+            played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements"
+        )
         for rank, (said, sent) in enumerate(zip(played.values, played.bytes_sent(p), strict=True)):
             if not isinstance(said, int | float):
-                raise Failed(f"counted.all_reduce, p = {p}: rank {rank} returned {said!r:.40}, expected {sent:,} bytes")
+                raise Failed(
+                    f"counted.all_reduce, p = {p}: rank {rank} returned {said!r:.40}, expected {sent:,} bytes"
+                )
             if said != sent:
-                raise Failed(f"counted.all_reduce, p = {p}: rank {rank} says {said:,} bytes, it sent {sent:,}")
-        _need_sent(played, [int(8 * each * (p > 1 and each > 2)) for each in filled], f"counted.all_reduce, p = {p}")
+                raise Failed(
+                    f"counted.all_reduce, p = {p}: rank {rank} says {said:,} bytes, it sent {sent:,}"
+                )
+        _need_sent(
+            played,
+            [int(8 * each * (p > 1 and each > 2)) for each in filled],
+            f"counted.all_reduce, p = {p}",
+        )
     played = submission.run("all_reduce", [[np.zeros(50)] for _ in range(4)], file="counted.py")
     if played.values != played.bytes_sent(4):
-        raise Failed(f"counted.all_reduce of zeros: got {played.values!r:.80}, expected {played.bytes_sent(4)}")
+        raise Failed(
+            f"counted.all_reduce of zeros: got {played.values!r:.80}, expected {played.bytes_sent(4)}"
+        )
     if sum(played.bytes_sent(4)) > 2 * 3 * 8:
-        raise Failed(f"counted.all_reduce: {sum(played.bytes_sent(4)):,} bytes for buffers of zeros, expected 48")
+        raise Failed(
+            f"counted.all_reduce: {sum(played.bytes_sent(4)):,} bytes for buffers of zeros, expected 48"
+        )
 
 
 def choice_repaired(submission: Submission) -> None:
@@ -169,35 +224,63 @@ def choice_repaired(submission: Submission) -> None:
             buffers = random_buffers(submission, p, n)
             arguments = [[each, int(bytes_)] for each, bytes_ in zip(buffers, room, strict=True)]
             played = submission.run("all_reduce", arguments, file="choice.py")
-            check_equal(played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements")
+            check_equal(
+                played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements"
+            )
             _need_sent(played, [8 * n] * p, f"choice.all_reduce, p = {p}, {n} elements")
             name, most = ("exchange", 8 * n) if n <= least else ("ring", 8 * -(-n // p))
             largest = [
-                max((message.bytes for message in played.sent if message.src == rank), default=0) for rank in range(p)
+                max((message.bytes for message in played.sent if message.src == rank), default=0)
+                for rank in range(p)
             ]
             if largest != [most] * p and not (name == "ring" and max(largest) <= most):
                 text = f"rank 0's largest message has {largest[0]:,} bytes"
-                raise Failed(f"choice.all_reduce, p = {p}, {n} elements: {text}, expected {most:,}: the {name}")
+                raise Failed(
+                    f"choice.all_reduce, p = {p}, {n} elements: {text}, expected {most:,}: the {name}"
+                )
             over = max(played.bytes_sent(p)) - (p - 1) * most * (1 if name == "exchange" else 2)
             if over > 32 * p:
-                raise Failed(f"choice.all_reduce, p = {p}: to agree takes {over:,} bytes of a rank, expected {32 * p}")
+                raise Failed(
+                    f"choice.all_reduce, p = {p}: to agree takes {over:,} bytes of a rank, expected {32 * p}"
+                )
 
 
 REPAIRED = {
-    "hypercube": ("Proved, in three steps, in each of which every link carries one chunk.", hypercube_repaired),
+    "hypercube": (
+        "Proved, in three steps, in each of which every link carries one chunk.",
+        hypercube_repaired,
+    ),
     "groups": ("Right sums, also with small buffers, with no message more.", groups_repaired),
-    "trees": ("Proved; no rank has children in both trees or sends more than twice the buffer.", trees_repaired),
+    "trees": (
+        "Proved; no rank has children in both trees or sends more than twice the buffer.",
+        trees_repaired,
+    ),
     "ring": ("Right sums for any p and length; no message longer than a chunk.", ring_repaired),
     "counted": ("Every rank says what it has sent, for any data.", counted_repaired),
-    "choice": ("All ranks choose alike: an exchange where it fits into the room of every rank.", choice_repaired),
+    "choice": (
+        "All ranks choose alike: an exchange where it fits into the room of every rank.",
+        choice_repaired,
+    ),
 }
-POINTS = {"hypercube": (8, 8), "groups": (7, 9), "trees": (8, 10), "ring": (8, 8), "counted": (8, 9), "choice": (7, 10)}
+POINTS = {
+    "hypercube": (8, 8),
+    "groups": (7, 9),
+    "trees": (8, 10),
+    "ring": (8, 8),
+    "counted": (8, 9),
+    "choice": (7, 10),
+}
 
 CRITERIA = [
     criterion
     for name, (text, check) in REPAIRED.items()
     for criterion in (
-        Criterion(f"{name}-found", POINTS[name][0], f"What is wrong with {name}.py, where, by how much.", _found(name)),
+        Criterion(
+            f"{name}-found",
+            POINTS[name][0],
+            f"What is wrong with {name}.py, where, by how much.",
+            _found(name),
+        ),
         Criterion(f"{name}-repaired", POINTS[name][1], text, check),
     )
 ]

@@ -94,7 +94,9 @@ def _groups(peers: Submission) -> Truth:
 def _trees(peers: Submission) -> Truth:
     schedule, n = peers.call("schedule", file="trees.py"), peers.variant["bytes"]
     verify(schedule)
-    return Truth("overloaded ranks", interior_in_both(schedule), int(traffic(schedule, n).sent.max()) - 2 * n)
+    return Truth(
+        "overloaded ranks", interior_in_both(schedule), int(traffic(schedule, n).sent.max()) - 2 * n
+    )
 
 
 def interior_in_both(schedule: Schedule) -> list[int]:
@@ -130,7 +132,9 @@ def _choice(peers: Submission) -> Truth:
         try:
             peers.run("all_reduce", peers.call("choice", n), file="choice.py")
         except Failed:
-            return Truth("different algorithms", [r for r, each in enumerate(most) if each != usual], n)
+            return Truth(
+                "different algorithms", [r for r, each in enumerate(most) if each != usual], n
+            )
     raise AssertionError("choice.py ends")
 
 
@@ -139,7 +143,11 @@ def _most_exchanged(peers: Submission, room: int, p: int) -> int:
     low, high = 0, room
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if peers.call("fits", 8 * middle, room, p, file="choice.py") else (low, middle)
+        low, high = (
+            (middle, high)
+            if peers.call("fits", 8 * middle, room, p, file="choice.py")
+            else (low, middle)
+        )
     return low
 
 

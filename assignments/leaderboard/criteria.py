@@ -17,7 +17,10 @@ PRACTICE = 1  # another stream of random numbers than a graded machine's
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """A machine to practise on. The secret one does not follow from this seed, which all starters of a course share."""
+    """A machine to practise on.
+
+    The secret one does not follow from this seed, which all starters of a course share.
+    """
     practice = race(seed, PRACTICE)
     return {"machine": practice.description(), "sizes": list(practice.sizes)}
 
@@ -34,7 +37,11 @@ def proved(submission: Submission) -> None:
     sizes = 8, 1_000_003, int(2 ** random.uniform(10, 26))
     cases = [(each.p, (each.description(), n)) for each in shapes for n in sizes]
     secret = race(submission.number)
-    prove_each(submission, "schedule", [*cases, *((secret.p, (secret.description(), n)) for n in secret.sizes)])
+    prove_each(
+        submission,
+        "schedule",
+        [*cases, *((secret.p, (secret.description(), n)) for n in secret.sizes)],
+    )
 
 
 Times = list[tuple[Standing, float]]
@@ -72,7 +79,16 @@ def _proved_and_timed(submission: Submission) -> Times:
 
 def _details(times: Times) -> dict[str, Any]:
     """The table for the report, and the score for the ranking."""
-    head = ["bytes", "yours", "speed of light", "yours / light", "ring", "two trees", "the library's best", ""]
+    head = [
+        "bytes",
+        "yours",
+        "speed of light",
+        "yours / light",
+        "ring",
+        "two trees",
+        "the library's best",
+        "",
+    ]
     rows = [
         [
             f"{each.n:,}",
@@ -88,7 +104,9 @@ def _details(times: Times) -> dict[str, Any]:
     ]
     score = geometric_mean([took / each.bound for each, took in times])
     text = f"{table([head, *rows])}\nScore: {score:.3f}, the geometric mean of yours / light (lower is better)"
-    sizes = [{"bytes": each.n, "seconds": took, "bound_seconds": each.bound} for each, took in times]
+    sizes = [
+        {"bytes": each.n, "seconds": took, "bound_seconds": each.bound} for each, took in times
+    ]
     return {"grid": text, "score": score, "sizes": sizes}
 
 
@@ -100,7 +118,9 @@ def ring(submission: Submission) -> dict[str, Any]:
             raise Failed(message, **_details(times))
     faster = geometric_mean([each.times["ring"] / took for each, took in times])
     if faster < 1.5:
-        raise Failed(f"got {faster:.2f} times as fast as the ring, expected at least 1.5", **_details(times))
+        raise Failed(
+            f"got {faster:.2f} times as fast as the ring, expected at least 1.5", **_details(times)
+        )
     return _details(times)
 
 
@@ -109,7 +129,9 @@ def _within(most: float) -> Callable[[Submission], dict[str, Any]]:
         times = _times(submission)
         found = geometric_mean([took / each.times[each.best] for each, took in times])
         if found > most:
-            message = f"got {found:.3f} times the time of the library's best, expected at most {most:g}"
+            message = (
+                f"got {found:.3f} times the time of the library's best, expected at most {most:g}"
+            )
             raise Failed(f"{message} (geometric mean over the sizes)", **_details(times))
         return _details(times)
 
@@ -117,8 +139,18 @@ def _within(most: float) -> Callable[[Submission], dict[str, Any]]:
 
 
 CRITERIA = [
-    Criterion("proved", 30, "An all-reduce, proved on machines of eleven shapes, two of them drawn.", proved),
-    Criterion("ring", 20, "On the secret machine never slower than the ring, and 1.5 times as fast on average.", ring),
+    Criterion(
+        "proved",
+        30,
+        "An all-reduce, proved on machines of eleven shapes, two of them drawn.",
+        proved,
+    ),
+    Criterion(
+        "ring",
+        20,
+        "On the secret machine never slower than the ring, and 1.5 times as fast on average.",
+        ring,
+    ),
     Criterion(
         "near",
         20,
@@ -126,5 +158,7 @@ CRITERIA = [
         _within(1.5),
     ),
     Criterion("close", 15, "At most 1.1 times as slow as the library's best.", _within(1.1)),
-    Criterion("score", 15, "At most 5% slower than the library's best, of all that it has.", _within(1.05)),
+    Criterion(
+        "score", 15, "At most 5% slower than the library's best, of all that it has.", _within(1.05)
+    ),
 ]

@@ -1,4 +1,7 @@
-"""A network whose messages take a few per cent more or less, and some many times as long; the same in every run."""
+"""A network whose messages take a few per cent more or less, and some many times as long.
+
+The same in every run.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -145,31 +145,46 @@ def need_consistent(path: Path, samples: int) -> None:
 
 def _need(told: Any, follows: Any, what: str) -> None:
     if not math.isclose(told, follows, rel_tol=1e-3, abs_tol=1e-9):
-        raise Failed(f"report.json: {what} is {told:,.6g}, from its own rows follows {follows:,.6g}")
+        raise Failed(
+            f"report.json: {what} is {told:,.6g}, from its own rows follows {follows:,.6g}"
+        )
 
 
 def _need_logs(report: Report) -> None:
     part, times = report.ring_against_tree, {}
     for name, log in report.logs:
-        tables = list(printed_tables(numbered(log.text.splitlines(), f"{name}.log"), ["all_reduce"]))
+        tables = list(
+            printed_tables(numbered(log.text.splitlines(), f"{name}.log"), ["all_reduce"])
+        )
         if len(tables) != 1 or not tables[0].nbytes.size or tables[0].ranks != part.ranks:
             ranks = [table.ranks for table in tables]
-            raise Failed(f"report.json: {name}.log has tables of {ranks} ranks, expected one of {part.ranks}")
-        times |= {(name, int(n)): s for n, s in zip(tables[0].nbytes, tables[0].times[0], strict=True)}
+            raise Failed(
+                f"report.json: {name}.log has tables of {ranks} ranks, expected one of {part.ranks}"
+            )
+        times |= {
+            (name, int(n)): s for n, s in zip(tables[0].nbytes, tables[0].times[0], strict=True)
+        }
     told = {(row.algorithm, row.bytes): row for row in part.rows}
     if odd := sorted({*told} ^ {*times}) or len(told) != len(part.rows):
-        raise Failed(f"report.json: rows of ring_against_tree are not those of the logs: {odd!r:.200}")
+        raise Failed(
+            f"report.json: rows of ring_against_tree are not those of the logs: {odd!r:.200}"
+        )
     for (name, nbytes), row in told.items():
         seconds = times[name, nbytes]
         _need(row.seconds, seconds, f"the time of {name} with {nbytes:,} bytes")
         rate = CONTRACTS["all_reduce"].factor(part.ranks) * nbytes / seconds / 1e9
         _need(row.busbw, rate, f"busbw of {name} with {nbytes:,} bytes")
-    ring, tree = ({n: s for (name, n), s in times.items() if name == which} for which in ("ring", "tree"))
+    ring, tree = (
+        {n: s for (name, n), s in times.items() if name == which} for which in ("ring", "tree")
+    )
     _need(part.tree_up_to, up_to(tree, ring), "tree_up_to")
 
 
 def up_to(first: dict[int, float], second: dict[int, float]) -> int:
-    """Return the bytes up to which the first is faster, at this size and each smaller one of both; 0 if at none."""
+    """Return the bytes up to which the first is faster, at this size and each smaller one of both.
+
+    0 if at none.
+    """
     won = 0
     for nbytes in sorted({*first} & {*second}):
         if first[nbytes] >= second[nbytes]:
@@ -180,13 +195,18 @@ def up_to(first: dict[int, float], second: dict[int, float]) -> int:
 
 def _need_samples(found: Iterable[list[float]], samples: int, part: str) -> None:
     if (least := min(map(len, found))) < samples:
-        raise Failed(f"report.json: {part} has {least} samples of a row, expected {samples} or more")
+        raise Failed(
+            f"report.json: {part} has {least} samples of a row, expected {samples} or more"
+        )
 
 
 def _need_one_shot(part: OneShot, samples: int) -> None:
-    _need_samples((each for row in part.rows for each in (row.one_shot, row.ring)), samples, "one_shot")
+    _need_samples(
+        (each for row in part.rows for each in (row.one_shot, row.ring)), samples, "one_shot"
+    )
     one_shot, ring = (
-        {row.bytes: float(np.median(getattr(row, name))) for row in part.rows} for name in ("one_shot", "ring")
+        {row.bytes: float(np.median(getattr(row, name))) for row in part.rows}
+        for name in ("one_shot", "ring")
     )
     _need(part.one_shot_up_to, up_to(one_shot, ring), "one_shot_up_to")
 
@@ -195,12 +215,16 @@ def _need_buckets(part: Buckets, samples: int) -> None:
     _need_samples((row.steps for row in part.rows), samples, "buckets")
     medians = {row.bucket_cap_mb: float(np.median(row.steps)) for row in part.rows}
     for row in part.rows:
-        _need(row.exposed, _exposed(row.events), f"exposed with buckets of {row.bucket_cap_mb:g} MB")
+        _need(
+            row.exposed, _exposed(row.events), f"exposed with buckets of {row.bucket_cap_mb:g} MB"
+        )
     _need(part.best, min(medians, key=lambda cap: medians[cap]), "the best bucket")
 
 
 def _exposed(events: list[Event]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
-        path.write_text(json.dumps({"traceEvents": [event.model_dump() for event in events]}), encoding="utf8")
+        path.write_text(
+            json.dumps({"traceEvents": [event.model_dump() for event in events]}), encoding="utf8"
+        )
         return kineto.read(path).exposed * 1e-6

@@ -31,7 +31,12 @@ def variant(seed: int) -> dict[str, Any]:
 def _rows(submission: Submission, sizes: list[int]) -> list[Row]:
     times = submission.random.uniform(5, 5000, (len(sizes), 2)).round(2)
     return [
-        {"bytes": nbytes, "seconds": float(out) * 1e-6, "in_place": float(inside) * 1e-6, "wrong": 0}
+        {
+            "bytes": nbytes,
+            "seconds": float(out) * 1e-6,
+            "in_place": float(inside) * 1e-6,
+            "wrong": 0,
+        }
         for nbytes, (out, inside) in zip(sizes, times, strict=True)
     ]
 
@@ -41,7 +46,10 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 
 def _line(row: Row, wrong: tuple[str, str] = ("0", "0")) -> str:
-    nbytes, text = row["bytes"], f"{row['bytes']:12d}  {row['bytes'] // 4:12d}  {'float':>8}  {'sum':>6}  {-1:6d}"
+    nbytes, text = (
+        row["bytes"],
+        f"{row['bytes']:12d}  {row['bytes'] // 4:12d}  {'float':>8}  {'sum':>6}  {-1:6d}",
+    )
     for seconds, count in zip((row["seconds"], row["in_place"]), wrong, strict=True):
         rate = None if seconds is None else nbytes / seconds / 1e9
         busbw = None if rate is None else 1.75 * rate
@@ -53,12 +61,17 @@ def _line(row: Row, wrong: tuple[str, str] = ("0", "0")) -> str:
 def _log(lines: list[str]) -> str:
     head = [
         "# nThread 1 nGpus 8 minBytes 1024 maxBytes 268435456 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1",
-        *(f"#  Rank {rank:2d} Group  0 Pid   4711 on  node1 device {rank:2d} [0x07] NVIDIA H100" for rank in range(8)),
+        *(
+            f"#  Rank {rank:2d} Group  0 Pid   4711 on  node1 device {rank:2d} [0x07] NVIDIA H100"
+            for rank in range(8)
+        ),
         "#                                                   out-of-place                       in-place",
         "#       size   count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong",
         "#        (B)    (elements)               (us)  (GB/s)  (GB/s)       (us)  (GB/s)  (GB/s)",
     ]
-    return "\n".join([*head, *lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 70.1", "#", ""])
+    return "\n".join(
+        [*head, *lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 70.1", "#", ""]
+    )
 
 
 def _need_rows(submission: Submission, lines: list[str], expected: list[Row]) -> None:
@@ -71,7 +84,9 @@ def _need_rows(submission: Submission, lines: list[str], expected: list[Row]) ->
             raise Failed(f"parse: got a row {row!r:.200}, expected a dict with {', '.join(wanted)}")
         for name, value in wanted.items():
             if not _is_close(row[name], value):
-                raise Failed(f"parse, {wanted['bytes']:,} bytes: {name} is {row[name]!r:.80}, expected {value}")
+                raise Failed(
+                    f"parse, {wanted['bytes']:,} bytes: {name} is {row[name]!r:.80}, expected {value}"
+                )
 
 
 def _is_close(told: Any, wanted: float | None, within: float = 1e-6) -> bool:
@@ -86,7 +101,10 @@ def parsed(submission: Submission) -> None:
 
 
 def odd_lines(submission: Submission) -> None:
-    """Put lines of NCCL and comments between the rows; some are not measured, not checked or wrong, in any order."""
+    """Put lines of NCCL and comments between the rows.
+
+    Some are not measured, not checked or wrong, in any order.
+    """
     rows = _rows(submission, [4096, 4096, 1 << 20, 1024, 1 << 26, 1 << 14])
     rows[1]["in_place"] = None
     rows[3]["seconds"] = None
@@ -108,7 +126,10 @@ def odd_lines(submission: Submission) -> None:
 def bandwidth(submission: Submission) -> None:
     for collective in COLLECTIVES:
         for p in (1, 2, 7, 8, 64, int(submission.random.integers(9, 60))):
-            nbytes, seconds = int(submission.random.integers(1, 1 << 30)), float(submission.random.uniform(1e-5, 1e-2))
+            nbytes, seconds = (
+                int(submission.random.integers(1, 1 << 30)),
+                float(submission.random.uniform(1e-5, 1e-2)),
+            )
             told = submission.call("busbw", collective, p, nbytes, seconds)
             wanted = CONTRACTS[collective].factor(p) * nbytes / seconds / 1e9
             if not _is_close(told, wanted):
@@ -117,24 +138,38 @@ def bandwidth(submission: Submission) -> None:
 
 
 def sizes_won(submission: Submission) -> None:
-    """Make the first faster up to a size: it loses at the next two, and wins again; a sample in five is far off."""
+    """Make the first faster up to a size: it loses at the next two, and wins again.
+
+    A sample in five is far off.
+    """
     random, sizes = submission.random, [1024 * 4**power for power in range(9)]
     for wins in (3, 6, 0, len(sizes)):
         first, second = [], []
         for at, nbytes in enumerate(sizes):
             fast, slow = 1e-5 * 1.5**at, 1.2e-5 * 1.5**at
             is_first = at < wins or at > wins + 1
-            for rows, typical in ((first, fast if is_first else slow), (second, slow if is_first else fast)):
-                outlier = 50 if typical == fast else 0.02  # neither means nor minima tell which is faster
-                seconds = typical * np.where(np.arange(5) == 2, outlier, random.uniform(0.97, 1.03, 5))
+            for rows, typical in (
+                (first, fast if is_first else slow),
+                (second, slow if is_first else fast),
+            ):
+                # Neither means nor minima tell which is faster.
+                outlier = 50 if typical == fast else 0.02
+                seconds = typical * np.where(
+                    np.arange(5) == 2, outlier, random.uniform(0.97, 1.03, 5)
+                )
                 rows += [{"bytes": nbytes, "seconds": float(each)} for each in seconds]
-        second += [{"bytes": nbytes, "seconds": 1e-9} for nbytes in (1000, 3000, 1 << 30)]  # sizes that only one has
-        first, second = ([rows[i] for i in random.permutation(len(rows))] for rows in (first, second))
+        # Sizes that only one has.
+        second += [{"bytes": nbytes, "seconds": 1e-9} for nbytes in (1000, 3000, 1 << 30)]
+        first, second = (
+            [rows[i] for i in random.permutation(len(rows))] for rows in (first, second)
+        )
         wanted = sizes[wins - 1] if wins else 0
         told = submission.call("faster_up_to", first, second)
         with reading("faster_up_to"):
             if told != wanted:
-                text = f"got {told!r:.80}, expected {wanted:,}: faster there and at each smaller size"
+                text = (
+                    f"got {told!r:.80}, expected {wanted:,}: faster there and at each smaller size"
+                )
                 raise Failed(f"faster_up_to: {text}")
     _need_tie_to_end(submission, sizes)
 
@@ -143,19 +178,35 @@ def _need_tie_to_end(submission: Submission, sizes: list[int]) -> None:
     """At one size both take the same time, so the first is faster only up to the one before."""
     even = int(submission.random.integers(1, len(sizes) - 1))
     first = [{"bytes": nbytes, "seconds": 1e-5 * (at + 1)} for at, nbytes in enumerate(sizes)]
-    second = [{**row, "seconds": row["seconds"] * (1 if at == even else 2)} for at, row in enumerate(first)]
+    second = [
+        {**row, "seconds": row["seconds"] * (1 if at == even else 2)}
+        for at, row in enumerate(first)
+    ]
     told, wanted = submission.call("faster_up_to", first, second), sizes[even - 1]
     with reading("faster_up_to"):
         if told != wanted:
-            raise Failed(f"faster_up_to: got {told!r:.80}, expected {wanted:,}: at the next size both are as fast")
+            raise Failed(
+                f"faster_up_to: got {told!r:.80}, expected {wanted:,}: at the next size both are as fast"
+            )
 
 
 def _event(cat: str, name: str, start: int, length: int, tid: int = 7, ph: str = "X") -> Row:
-    return {"ph": ph, "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": 1e9 + start, "dur": float(length)}
+    return {
+        "ph": ph,
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": tid,
+        "ts": 1e9 + start,
+        "dur": float(length),
+    }
 
 
 def _spans(random: np.random.Generator, count: int, longest: int) -> list[tuple[int, int]]:
-    starts, lengths = random.integers(0, LENGTH - longest, count), random.integers(1, longest, count)
+    starts, lengths = (
+        random.integers(0, LENGTH - longest, count),
+        random.integers(1, longest, count),
+    )
     return [(int(start), int(length)) for start, length in zip(starts, lengths, strict=True)]
 
 
@@ -163,7 +214,9 @@ def _in_a_row(random: np.random.Generator, count: int) -> list[tuple[int, int]]:
     """Return spans of one stream: none overlaps another, and some touch."""
     edges = np.sort(random.choice(LENGTH, 2 * count, replace=False))
     edges[2:8:2] = edges[1:7:2]
-    return [(int(start), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    return [
+        (int(start), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)
+    ]
 
 
 def _marked(spans: list[tuple[int, int]]) -> Any:
@@ -173,7 +226,9 @@ def _marked(spans: list[tuple[int, int]]) -> Any:
     return marks
 
 
-def _need_exposed(submission: Submission, events: list[Row], talks: Any, computes: Any, what: str) -> None:
+def _need_exposed(
+    submission: Submission, events: list[Row], talks: Any, computes: Any, what: str
+) -> None:
     events = [events[i] for i in submission.random.permutation(len(events))]
     told, wanted = submission.call("exposed", events), float((talks & ~computes).sum()) * 1e-6
     if not _is_close(told, wanted, 1e-6):
@@ -193,7 +248,11 @@ def streams(submission: Submission) -> None:
     for count in (4, 12):
         talks, computes = _in_a_row(random, count), _in_a_row(random, 2 * count)
         _need_exposed(
-            submission, [*_kernels(talks, computes)], _marked(talks), _marked(computes), "one stream for each"
+            submission,
+            [*_kernels(talks, computes)],
+            _marked(talks),
+            _marked(computes),
+            "one stream for each",
         )
 
 
@@ -207,16 +266,31 @@ def overlaps(submission: Submission) -> None:
         others = [
             *(_event("gpu_memcpy", "Memcpy HtoD", *span) for span in _spans(random, 9, 300)),
             *(_event("cpu_op", "aten::mm", *span) for span in _spans(random, 9, 300)),
-            *(_event("gpu_user_annotation", "nccl:all_reduce", *span) for span in _spans(random, 9, 300)),
-            *(_event("user_annotation", "gloo:all_reduce", *span) for span in _spans(random, 9, 300)),
-            {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0.0, "args": {"name": "python"}},
+            *(
+                _event("gpu_user_annotation", "nccl:all_reduce", *span)
+                for span in _spans(random, 9, 300)
+            ),
+            *(
+                _event("user_annotation", "gloo:all_reduce", *span)
+                for span in _spans(random, 9, 300)
+            ),
+            {
+                "ph": "M",
+                "name": "process_name",
+                "pid": 0,
+                "tid": 0,
+                "ts": 0.0,
+                "args": {"name": "python"},
+            },
             _event("kernel", KERNELS[0], 0, LENGTH, ph="B"),
         ]
         events = [*_kernels(talks, computes), *others]
         _need_exposed(submission, events, _marked(talks), _marked(computes), "several streams")
     talks = _spans(random, 4, 500)
     _need_exposed(submission, [*_kernels(talks, [])], _marked(talks), _marked([]), "no computing")
-    _need_exposed(submission, [*_kernels([], talks)], _marked([]), _marked(talks), "no communication")
+    _need_exposed(
+        submission, [*_kernels([], talks)], _marked([]), _marked(talks), "no communication"
+    )
 
 
 def on_cpu(submission: Submission) -> None:
@@ -226,21 +300,33 @@ def on_cpu(submission: Submission) -> None:
         events = [
             *(_event("user_annotation", "gloo:all_reduce", *span, tid=3) for span in talks),
             *(_event("cpu_op", "aten::addmm", *span, tid=1) for span in computes),
-            *(_event("cpu_op", "c10d::allreduce_", *span, tid=1) for span in _spans(random, 9, 300)),
-            *(_event("user_annotation", "Optimizer.step#SGD.step", *span, tid=1) for span in _spans(random, 3, 300)),
+            *(
+                _event("cpu_op", "c10d::allreduce_", *span, tid=1)
+                for span in _spans(random, 9, 300)
+            ),
+            *(
+                _event("user_annotation", "Optimizer.step#SGD.step", *span, tid=1)
+                for span in _spans(random, 3, 300)
+            ),
             _event("Trace", "PyTorch Profiler (0)", 0, LENGTH),
         ]
-        _need_exposed(submission, events, _marked(talks), _marked(computes), "a trace of a processor")
+        _need_exposed(
+            submission, events, _marked(talks), _marked(computes), "a trace of a processor"
+        )
 
 
 def best(submission: Submission) -> None:
     random, enough = submission.random, submission.variant["samples"]
-    drawn = sorted(float(each) for each in random.choice([1, 2, 5, 10, 25, 50, 100], 5, replace=False))
-    caps = [drawn[i] for i in (0, 2, 4, 1, 3)]  # the best, the second here, is neither the least nor the largest
+    drawn = sorted(
+        float(each) for each in random.choice([1, 2, 5, 10, 25, 50, 100], 5, replace=False)
+    )
+    # The best, the second here, is neither the least nor the largest.
+    caps = [drawn[i] for i in (0, 2, 4, 1, 3)]
     rows = []
     for place, cap in enumerate(caps):
         typical = 0.02 * (1 + 0.1 * place)
-        samples = enough - 1 if place == 0 else enough + 2 * (place - 1)  # the best has as many as it needs
+        # The best has as many as it needs.
+        samples = enough - 1 if place == 0 else enough + 2 * (place - 1)
         seconds = typical * random.uniform(0.99, 1.01, samples)
         if place == 1:
             seconds[0] *= 30  # a mean would choose another
@@ -253,7 +339,9 @@ def best(submission: Submission) -> None:
         told = submission.call("choose", given)
         with reading("choose"):
             if told != wanted:
-                raise Failed(f"choose: got {told!r:.80}, expected {wanted}; a bucket needs {enough} samples")
+                raise Failed(
+                    f"choose: got {told!r:.80}, expected {wanted}; a bucket needs {enough} samples"
+                )
 
 
 def report(submission: Submission) -> None:
@@ -263,13 +351,23 @@ def report(submission: Submission) -> None:
 CRITERIA = [
     Criterion("parse", 10, "Rows of a log of nccl-tests, in bytes and seconds.", parsed),
     Criterion(
-        "odd-lines", 15, "Rows between NCCL's lines and comments, with N/A, wrong elements, any order.", odd_lines
+        "odd-lines",
+        15,
+        "Rows between NCCL's lines and comments, with N/A, wrong elements, any order.",
+        odd_lines,
     ),
     Criterion("busbw", 15, "Bus bandwidth of five collectives on 1 to 64 ranks.", bandwidth),
     Criterion("faster-up-to", 10, "The size up to which one is faster, by medians.", sizes_won),
-    Criterion("exposed", 15, "Exposed communication of a GPU's trace, to the microsecond.", streams),
+    Criterion(
+        "exposed", 15, "Exposed communication of a GPU's trace, to the microsecond.", streams
+    ),
     Criterion("overlaps", 10, "The same, where kernels of several streams overlap.", overlaps),
     Criterion("exposed-cpu", 10, "The same, in a trace of gloo on a processor.", on_cpu),
     Criterion("choose", 5, "The best size of buckets, by medians of enough samples.", best),
-    Criterion("report", 10, "report.json agrees with itself: its rows follow from its logs and traces.", report),
+    Criterion(
+        "report",
+        10,
+        "report.json agrees with itself: its rows follow from its logs and traces.",
+        report,
+    ),
 ]

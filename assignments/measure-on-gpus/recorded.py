@@ -20,7 +20,11 @@ def text(name: str) -> str:
     label = LABELS[name]
     with ROWS.open(encoding="utf8", newline="") as file:
         wanted = ("marenostrum5", str(GPUS), label)
-        rows = [row for row in csv.DictReader(file) if (row["machine"], row["ranks"], row["algorithm"]) == wanted]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["machine"], row["ranks"], row["algorithm"]) == wanted
+        ]
     return "".join(f"{line}\n" for line in _lines(label, rows))
 
 

@@ -1,4 +1,7 @@
-"""Hidden tests of message passing: the four collectives; their messages, bytes and simulated time counted outside."""
+"""Hidden tests of message passing: the four collectives.
+
+Their messages, bytes and simulated time counted outside.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,15 +54,26 @@ def _order(submission: Submission, p: int) -> list[int]:
 
 
 def _need(
-    submission: Submission, call: str, p: int = 4, n: int = 12, dtype: DTypeLike = float, first: int = 0, **options: Any
+    submission: Submission,
+    call: str,
+    p: int = 4,
+    n: int = 12,
+    dtype: DTypeLike = float,
+    first: int = 0,
+    **options: Any,
 ) -> RunResult:
     """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
     sign = np.where(np.arange(n) % 2, 1, -1 if np.dtype(dtype).kind in "if" else 1).astype(dtype)
-    buffers = [sign * (each.astype(dtype) + np.dtype(dtype).type(first)) for each in random_buffers(submission, p, n)]
+    buffers = [
+        sign * (each.astype(dtype) + np.dtype(dtype).type(first))
+        for each in random_buffers(submission, p, n)
+    ]
     played = submission.run(call, [[each.copy()] for each in buffers], **options)
     ranks = _order(submission, p)
     right, parts = result_of(call, ranks, buffers), parts_of(call, ranks, n)
-    expected = [expected_of(after[0], right, parts[rank]) for rank, after in enumerate(played.arguments)]
+    expected = [
+        expected_of(after[0], right, parts[rank]) for rank, after in enumerate(played.arguments)
+    ]
     what = f"{call}, p = {p}, length {n}, {np.dtype(dtype)}"
     need_in_place(played, buffers, expected, what)
     check_equal(played, expected, what)
@@ -71,7 +85,9 @@ def _need(
     return played
 
 
-def _for_each(check: Callable[[Submission, str], None], calls: Sequence[str] = CALLS) -> Callable[[Submission], None]:
+def _for_each(
+    check: Callable[[Submission, str], None], calls: Sequence[str] = CALLS
+) -> Callable[[Submission], None]:
     """A check of each of these collectives alone: one that is wrong costs its own part of the points."""
 
     def check_all(submission: Submission) -> None:
@@ -84,7 +100,11 @@ def _for_each(check: Callable[[Submission, str], None], calls: Sequence[str] = C
                 submission.close()  # ranks that wait for each other cannot run the next one
         if ended:
             first, *others = ended
-            text = f"{ended[first]}; not right, either: {', '.join(others)}" if others else str(ended[first])
+            text = (
+                f"{ended[first]}; not right, either: {', '.join(others)}"
+                if others
+                else str(ended[first])
+            )
             raise type(ended[first])(text, share=1 - len(ended) / len(calls))
 
     return check_all
@@ -113,7 +133,12 @@ def any_length_and_bounds(submission: Submission) -> None:
 
 
 def dtypes(submission: Submission, call: str) -> None:
-    for dtype, first in ((np.float32, 0), (np.int32, 2**28 + 1), (np.int64, 2**53 + 1), (np.uint8, 101)):
+    for dtype, first in (
+        (np.float32, 0),
+        (np.int32, 2**28 + 1),
+        (np.int64, 2**53 + 1),
+        (np.uint8, 101),
+    ):
         _need(submission, call, n=8, dtype=dtype, first=first)
 
 
@@ -146,9 +171,13 @@ def steps(submission: Submission, call: str) -> None:
     for p, n in ((8, 1024), drawn_case(submission, 1)):
         rounds = (p - 1).bit_length()
         most, size = (rounds, 8 * n) if call == "broadcast" else (2 * (p - 1), 8 * n // p)
-        taken = _need(submission, call, p, n, network=Network(alpha, beta)).seconds / (alpha + beta * size)
+        taken = _need(submission, call, p, n, network=Network(alpha, beta)).seconds / (
+            alpha + beta * size
+        )
         if taken > 1.01 * most:
-            raise Failed(f"{call}, p = {p}: it takes the time of {taken:.1f} steps, expected at most {most}")
+            raise Failed(
+                f"{call}, p = {p}: it takes the time of {taken:.1f} steps, expected at most {most}"
+            )
 
 
 def slow_rank(submission: Submission) -> None:
@@ -170,7 +199,10 @@ def _need_slow_rank_last(submission: Submission, p: int, n: int) -> None:
 
 def messages(submission: Submission, call: str) -> None:
     for p, n in ((4, 12), drawn_case(submission, 3)):
-        sent, most = len(_need(submission, call, p, n).sent), (p - 1) * (p if call == "all_gather" else 1)
+        sent, most = (
+            len(_need(submission, call, p, n).sent),
+            (p - 1) * (p if call == "all_gather" else 1),
+        )
         if sent > most:
             raise Failed(f"{call}, p = {p}: got {sent} messages, expected at most {most}")
 
@@ -191,7 +223,9 @@ def _need_traffic(submission: Submission, call: str, p: int, n: int) -> None:
     }
     for what, got in counted[call].items():
         if got > most:
-            raise Failed(f"{call}, p = {p}: {what} {got:,} bytes, expected {most:,}: each chunk once")
+            raise Failed(
+                f"{call}, p = {p}: {what} {got:,} bytes, expected {most:,}: each chunk once"
+            )
 
 
 def small_buffers(submission: Submission, call: str) -> None:
@@ -220,7 +254,12 @@ CRITERIA = [
     Criterion("scatter", 8, "scatter on four ranks, twelve elements.", _works("scatter")),
     Criterion("gather", 8, "gather on four ranks, twelve elements.", _works("gather")),
     Criterion("all-gather", 11, "all_gather on four ranks, twelve elements.", _works("all_gather")),
-    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8, and one from 9 to 12.", _for_each(any_ranks)),
+    Criterion(
+        "any-p",
+        10,
+        "Any number of ranks: 1, 2, 3, 5, 8, and one from 9 to 12.",
+        _for_each(any_ranks),
+    ),
     Criterion(
         "any-length",
         10,
@@ -235,7 +274,12 @@ CRITERIA = [
         "broadcast takes log2(p) steps, all_gather at most 2(p - 1), in simulated time on 8 ranks.",
         _for_each(steps, ("broadcast", "all_gather")),
     ),
-    Criterion("slow-rank", 5, "gather ends one message after the slow rank has begun, in simulated time.", slow_rank),
+    Criterion(
+        "slow-rank",
+        5,
+        "gather ends one message after the slow rank has begun, in simulated time.",
+        slow_rank,
+    ),
     Criterion("messages", 5, "p - 1 messages; for all_gather p(p - 1).", _for_each(messages)),
     Criterion(
         "bytes",
@@ -243,7 +287,17 @@ CRITERIA = [
         "Each chunk leaves or reaches the root once; all_gather passes each on once.",
         _for_each(traffic, ("scatter", "gather", "all_gather")),
     ),
-    Criterion("small-buffers", 5, "No deadlock where a send waits for its receiver.", _for_each(small_buffers)),
+    Criterion(
+        "small-buffers",
+        5,
+        "No deadlock where a send waits for its receiver.",
+        _for_each(small_buffers),
+    ),
     Criterion("received", 5, "Every message that is sent is received.", _for_each(received)),
-    Criterion("send-and-recv", 5, "Only send and recv: sendrecv is the next assignment's.", _for_each(send_and_recv)),
+    Criterion(
+        "send-and-recv",
+        5,
+        "Only send and recv: sendrecv is the next assignment's.",
+        _for_each(send_and_recv),
+    ),
 ]

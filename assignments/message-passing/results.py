@@ -16,7 +16,10 @@ def _chunks(n: int, p: int) -> list[slice]:
 
 
 def parts_of(call: str, ranks: list[int], n: int) -> dict[int, slice]:
-    """The part of its buffer that a rank has to have right afterwards; the rest may hold anything."""
+    """The part of its buffer that a rank has to have right afterwards.
+
+    The rest may hold anything.
+    """
     if call == "scatter":
         return dict(zip(ranks, _chunks(n, len(ranks)), strict=True))
     return {rank: slice(0, n if call != "gather" or rank == ranks[0] else 0) for rank in ranks}
@@ -36,7 +39,9 @@ def from_others(call: str, ranks: list[int], n: int) -> dict[int, int]:
     own = {rank: chunk.stop - chunk.start for rank, chunk in chunks.items()}
     if call in ("broadcast", "scatter"):
         own = {rank: n if rank == ranks[0] else 0 for rank in ranks}
-    return {rank: part.stop - part.start - own[rank] for rank, part in parts_of(call, ranks, n).items()}
+    return {
+        rank: part.stop - part.start - own[rank] for rank, part in parts_of(call, ranks, n).items()
+    }
 
 
 def expected_of(found: Any, right: NDArray[Any], part: slice) -> NDArray[Any]:
@@ -48,12 +53,18 @@ def expected_of(found: Any, right: NDArray[Any], part: slice) -> NDArray[Any]:
     return wanted
 
 
-def need_in_place(played: RunResult, given: list[NDArray[Any]], expected: list[NDArray[Any]], what: str) -> None:
+def need_in_place(
+    played: RunResult, given: list[NDArray[Any]], expected: list[NDArray[Any]], what: str
+) -> None:
     """Raise Failed, with the reason, where a rank returns its result and leaves its buffer as it was."""
     for rank, (value, (after,), before, wanted) in enumerate(
         zip(played.values, played.arguments, given, expected, strict=True)
     ):
-        if isinstance(value, np.ndarray) and np.array_equal(after, before) and not np.array_equal(before, wanted):
+        if (
+            isinstance(value, np.ndarray)
+            and np.array_equal(after, before)
+            and not np.array_equal(before, wanted)
+        ):
             raise Failed(
                 f"{what}: rank {rank} returned an array, but its buffer is unchanged: what a function returns is "
                 "ignored, so write into the buffer, as buffer[:] = ... does"

@@ -1,4 +1,7 @@
-"""Hidden tests of the ring: sums for any p and any length; steps, bytes and neighbours counted on the wire."""
+"""Hidden tests of the ring: sums for any p and any length.
+
+Steps, bytes and neighbours counted on the wire.
+"""
 
 from typing import Any
 
@@ -19,7 +22,10 @@ from collectives_course.world import Network, RunResult
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """A ring's direction, and by how much the owners of the chunks are shifted; never the library's own."""
+    """A ring's direction, and by how much the owners of the chunks are shifted.
+
+    Never the library's own.
+    """
     random = np.random.default_rng([seed, 2])
     return {"direction": int(random.choice([-1, 1])), "shift": int(random.integers(1, 4))}
 
@@ -29,7 +35,9 @@ def _need_sum(submission: Submission, p: int, n: int, op: str = "sum", **network
     return _need_result(submission, random_buffers(submission, p, n), op, **network)
 
 
-def _need_result(submission: Submission, buffers: list[NDArray[Any]], op: str = "sum", **network: Any) -> RunResult:
+def _need_result(
+    submission: Submission, buffers: list[NDArray[Any]], op: str = "sum", **network: Any
+) -> RunResult:
     """Raise Failed unless all_reduce leaves the result in every buffer, by way of messages."""
     p, total = len(buffers), np.sum(buffers, axis=0, dtype=buffers[0].dtype)
     expected = total / p if op == "mean" else total
@@ -41,10 +49,18 @@ def _need_result(submission: Submission, buffers: list[NDArray[Any]], op: str = 
     return played
 
 
-def _need_in_place(played: RunResult, given: list[NDArray[Any]], expected: NDArray[Any], what: str) -> None:
+def _need_in_place(
+    played: RunResult, given: list[NDArray[Any]], expected: NDArray[Any], what: str
+) -> None:
     """Raise Failed, with the reason, where a rank returns its result and leaves its buffer as it was."""
-    for rank, (value, (after, *_), before) in enumerate(zip(played.values, played.arguments, given, strict=True)):
-        if isinstance(value, np.ndarray) and np.array_equal(after, before) and not np.array_equal(before, expected):
+    for rank, (value, (after, *_), before) in enumerate(
+        zip(played.values, played.arguments, given, strict=True)
+    ):
+        if (
+            isinstance(value, np.ndarray)
+            and np.array_equal(after, before)
+            and not np.array_equal(before, expected)
+        ):
             raise Failed(
                 f"{what}: rank {rank} returned an array, but its buffer is unchanged: what a function returns is "
                 "ignored, so write into the buffer, as buffer[:] = ... does"
@@ -55,7 +71,9 @@ def _need_messages(played: RunResult, p: int, least: int, what: str) -> None:
     """Raise Failed for fewer bytes on the wire than any algorithm needs: the rest came from somewhere else."""
     sent = sum(played.bytes_sent(p))
     if sent < least:
-        raise Failed(f"{what}: the ranks sent {sent:,} bytes together, expected at least {least:,}: all data by comm")
+        raise Failed(
+            f"{what}: the ranks sent {sent:,} bytes together, expected at least {least:,}: all data by comm"
+        )
 
 
 def four_ranks(submission: Submission) -> None:
@@ -78,9 +96,17 @@ def dtypes(submission: Submission) -> None:
     """Check sums whose values another dtype does not hold, and the bytes that this dtype needs."""
     p, n = 4, 8
     in_float64 = sum(_need_sum(submission, p, n).bytes_sent(p))
-    for dtype, first in ((np.float32, 0), (np.int32, 2**28 + 1), (np.int64, 2**53 + 1), (np.uint8, 101)):
+    for dtype, first in (
+        (np.float32, 0),
+        (np.int32, 2**28 + 1),
+        (np.int64, 2**53 + 1),
+        (np.uint8, 101),
+    ):
         sign = (-1) ** np.arange(n) if np.dtype(dtype).kind == "i" else np.ones(n, int)
-        buffers = [sign.astype(dtype) * (first + 2 * np.arange(n, dtype=dtype) + 2 * n * rank) for rank in range(p)]
+        buffers = [
+            sign.astype(dtype) * (first + 2 * np.arange(n, dtype=dtype) + 2 * n * rank)
+            for rank in range(p)
+        ]
         sent = sum(_need_result(submission, [each.astype(dtype) for each in buffers]).bytes_sent(p))
         expected = in_float64 * np.dtype(dtype).itemsize // 8
         if sent > expected:
@@ -93,7 +119,8 @@ def dtypes(submission: Submission) -> None:
 def mean(submission: Submission) -> None:
     """To the bit where division rounds, because a sum of quotients is not the quotient of the sum.
 
-    Dividing by p and multiplying by 1/p round differently; both come once, after the sum, so both are right.
+    Dividing by p and multiplying by 1/p round differently; both come once, after the sum, so both
+    are right.
     """
     _need_sum(submission, 4, 12, "mean")
     for p, n in ((3, 300), (5, 305)):
@@ -121,10 +148,16 @@ def same_bits(submission: Submission) -> None:
 
 def _need_same_bits(submission: Submission, dtype: DTypeLike, rounding: float) -> None:
     random, p, n = submission.random, 4, 24
-    buffers = [(random.standard_normal(n) * 10.0 ** random.integers(-8, 9, n)).astype(dtype) for _ in range(p)]
+    buffers = [
+        (random.standard_normal(n) * 10.0 ** random.integers(-8, 9, n)).astype(dtype)
+        for _ in range(p)
+    ]
     for value in (np.nan, np.inf, -np.inf):
         buffers[int(random.integers(p))][int(random.integers(n))] = value
-    played, what = submission.run("all_reduce", [[each.copy(), "sum"] for each in buffers]), np.dtype(dtype).name
+    played, what = (
+        submission.run("all_reduce", [[each.copy(), "sum"] for each in buffers]),
+        np.dtype(dtype).name,
+    )
     found, exact = played.arguments[0][0], np.sum(buffers, axis=0, dtype=np.longdouble)
     is_number = np.isfinite(exact)
     error = np.abs(found[is_number] - exact[is_number])
@@ -150,7 +183,9 @@ def _need_owners(submission: Submission, p: int, n: int) -> None:
         part = slice(own * n // p, (own + 1) * n // p)
         if after is None or not np.array_equal(after[part], total[part]):
             found = "no array" if after is None else after[part]
-            raise Failed(f"share_reduce: rank {rank}, chunk {own}: got {found}, expected the sum {total[part]}")
+            raise Failed(
+                f"share_reduce: rank {rank}, chunk {own}: got {found}, expected the sum {total[part]}"
+            )
     _need_messages(played, p, (p - 1) * total.nbytes, "share_reduce")
     _need_shared(submission, p, n)
 
@@ -189,14 +224,18 @@ def _need_traffic(submission: Submission, p: int, n: int) -> None:
     played = _need_sum(submission, p, n)
     chunk = 8 * n // p
     expected = 2 * (p - 1) * chunk
-    for rank, (sent, messages) in enumerate(zip(played.bytes_sent(p), played.messages_sent(p), strict=True)):
+    for rank, (sent, messages) in enumerate(
+        zip(played.bytes_sent(p), played.messages_sent(p), strict=True)
+    ):
         if sent != expected:
             raise Failed(
                 f"rank {rank} sent {sent:,} bytes, expected {expected:,}, which is {2 * (p - 1)} chunks of "
                 f"{chunk:,}: {sent / expected:.2f} times as many"
             )
         if messages != 2 * (p - 1):
-            raise Failed(f"rank {rank} sent {messages} messages, expected {2 * (p - 1)}: one chunk a step")
+            raise Failed(
+                f"rank {rank} sent {messages} messages, expected {2 * (p - 1)}: one chunk a step"
+            )
 
 
 def time(submission: Submission) -> None:
@@ -233,13 +272,30 @@ CRITERIA = [
         "Any length: 0, 1, fewer than p, not divisible by p; bounds puts larger chunks first.",
         any_length,
     ),
-    Criterion("dtypes", 5, "float32, int32, int64 and uint8, also below 0, sent and added as they are.", dtypes),
+    Criterion(
+        "dtypes",
+        5,
+        "float32, int32, int64 and uint8, also below 0, sent and added as they are.",
+        dtypes,
+    ),
     Criterion("mean", 10, "The mean: add first, then divide once.", mean),
     Criterion("same-bits", 5, "All ranks end with the same bits.", same_bits),
-    Criterion("owners", 10, "share_reduce leaves chunk owned(rank, p) complete, share_only passes it to all.", owners),
+    Criterion(
+        "owners",
+        10,
+        "share_reduce leaves chunk owned(rank, p) complete, share_only passes it to all.",
+        owners,
+    ),
     Criterion("neighbours", 5, "A rank sends to its next rank alone.", neighbours),
-    Criterion("bytes", 10, "2(p - 1)/p of the buffer per rank, counted on the wire, in 2(p - 1) messages.", traffic),
+    Criterion(
+        "bytes",
+        10,
+        "2(p - 1)/p of the buffer per rank, counted on the wire, in 2(p - 1) messages.",
+        traffic,
+    ),
     Criterion("time", 5, "All ranks send at once: the time of 2(p - 1) steps, simulated.", time),
-    Criterion("small-buffers", 10, "No deadlock where a send waits for its receiver.", small_buffers),
+    Criterion(
+        "small-buffers", 10, "No deadlock where a send waits for its receiver.", small_buffers
+    ),
     Criterion("received", 5, "Every message that is sent is received.", received),
 ]

@@ -1,4 +1,7 @@
-"""Hidden tests of the training: equal to one process; its collectives counted, and their exposed time simulated."""
+"""Hidden tests of the training: equal to one process.
+
+Its collectives counted, and their exposed time simulated.
+"""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -31,15 +34,23 @@ PLAYED: dict[tuple[Path, int], tuple[TrainingResult, list[float]] | EndedError] 
 def variant(seed: int) -> dict[str, Any]:
     """The widths of the layers, which of them takes four times as long, and the size of a bucket."""
     random = np.random.default_rng([seed, 4])
-    inputs, same, before, outputs = (int(random.integers(*each)) for each in ((5, 9), (11, 15), (7, 11), (3, 6)))
+    inputs, same, before, outputs = (
+        int(random.integers(*each)) for each in ((5, 9), (11, 15), (7, 11), (3, 6))
+    )
     slow = int(random.integers(1, 3))
     widths = [inputs, same, same, same, before, before + 6, outputs]
-    return {"widths": widths, "slow": slow, "bucket_bytes": 8 * int(random.integers(same**2 + 20, same**2 + 60))}
+    return {
+        "widths": widths,
+        "slow": slow,
+        "bucket_bytes": 8 * int(random.integers(same**2 + 20, same**2 + 60)),
+    }
 
 
 def _model(submission: Submission, steps: int = 1) -> MLP:
     given = submission.variant
-    seconds = [SECONDS * (4 if layer == given["slow"] else 1) for layer in range(len(given["widths"]) - 1)]
+    seconds = [
+        SECONDS * (4 if layer == given["slow"] else 1) for layer in range(len(given["widths"]) - 1)
+    ]
     return random_model(submission.random, given["widths"], seconds, steps)
 
 
@@ -57,7 +68,10 @@ def _train(
     """Run the submission: ``models`` are the ranks' at the start, ``steps`` the shards of each step."""
     arguments = []
     for rank, model in enumerate(models):
-        batches = [[s[rank].x, s[rank].y, sum(len(each.x) for each in s), list(s[rank].skip)] for s in steps]
+        batches = [
+            [s[rank].x, s[rank].y, sum(len(each.x) for each in s), list(s[rank].skip)]
+            for s in steps
+        ]
         given = {name: getattr(model, name) for name in ("widths", "parameters", "frozen", "tied")}
         arguments.append([given, batches, submission.variant["bucket_bytes"], rate])
     todo = [model.computations([s[rank].skip for s in steps]) for rank, model in enumerate(models)]
@@ -65,7 +79,9 @@ def _train(
     for rank, (value, model) in enumerate(zip(played.values, models, strict=True)):
         found = [each for each in value if _is_floats(each)] if isinstance(value, list) else []
         if [each.shape for each in found] != [each.shape for each in model.parameters]:
-            raise Failed(f"run: rank {rank} returned no parameters; the starter's run returns model.numbers()")
+            raise Failed(
+                f"run: rank {rank} returned no parameters; the starter's run returns model.numbers()"
+            )
     return played
 
 
@@ -75,10 +91,18 @@ def _is_floats(value: object) -> bool:
 
 @np.errstate(all="ignore")
 def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -> float:
-    """By which factor a rank's change is the gradient's. Raises Failed where no factor is right for all parameters."""
-    flat, wanted = np.concatenate([each.ravel() for each in change]), np.concatenate([each.ravel() for each in slope])
+    """By which factor a rank's change is the gradient's.
+
+    Raises Failed where no factor is right for all parameters.
+    """
+    flat, wanted = (
+        np.concatenate([each.ravel() for each in change]),
+        np.concatenate([each.ravel() for each in slope]),
+    )
     if not np.isfinite(flat).all():
-        raise Failed(f"{where} has parameters that are not finite; a rank without samples divides by zero?")
+        raise Failed(
+            f"{where} has parameters that are not finite; a rank without samples divides by zero?"
+        )
     factor = float(flat @ wanted / (wanted @ wanted))
     if not flat.any():
         raise Failed(f"{where} has changed no parameter")
@@ -87,15 +111,23 @@ def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -
         if wrong.size:
             found, expected = float(got.ravel()[wrong[0]]), float(factor * right.ravel()[wrong[0]])
             at = f"element {wrong[0]}: got {found!r}, expected {expected!r}"
-            raise Failed(f"{where} changes {name} by another gradient than that of the whole batch: {at}")
+            raise Failed(
+                f"{where} changes {name} by another gradient than that of the whole batch: {at}"
+            )
     return factor
 
 
 def _one_step(
-    submission: Submission, model: MLP, shards: list[Shard], starts: list[MLP] | None = None, **network: Any
+    submission: Submission,
+    model: MLP,
+    shards: list[Shard],
+    starts: list[MLP] | None = None,
+    **network: Any,
 ) -> tuple[TrainingResult, list[float]]:
     """One step, and each rank's factor of its gradient: what is counted or timed has to be right, but for a factor."""
-    played = _train(submission, starts or [model] * len(shards), [shards], network=Network(**network))
+    played = _train(
+        submission, starts or [model] * len(shards), [shards], network=Network(**network)
+    )
     slope, factors = model.gradient(0, shards), []
     for rank, found in enumerate(played.values):
         change = [before - after for before, after in zip(model.parameters, found, strict=True)]
@@ -108,7 +140,9 @@ def _need_collectives(played: TrainingResult, p: int, least: int) -> None:
     """Raise Failed if the collectives carried less than the result needs: the rest came from somewhere else."""
     carried = sum(each.bytes for each in played.collectives)
     if p > 1 and carried < least:
-        raise Failed(f"the collectives carried {carried:,} bytes, expected at least {least:,}: all data by comm")
+        raise Failed(
+            f"the collectives carried {carried:,} bytes, expected at least {least:,}: all data by comm"
+        )
 
 
 def slow_network(model: MLP) -> Network:
@@ -117,16 +151,21 @@ def slow_network(model: MLP) -> Network:
 
 
 def _even(submission: Submission, p: int = 2) -> tuple[MLP, TrainingResult, list[float]]:
-    """One step of p ranks, each with three samples, on a slow network; what came of it, and each rank's factor.
+    """One step of p ranks, each with three samples, on a slow network.
 
-    Several criteria look at it. It is played once, because starting a rank with torch takes seconds.
+    What came of it, and each rank's factor.
+
+    Several criteria look at it. It is played once, because starting a rank with torch takes
+    seconds.
     """
     model = _model(submission)
     network, key = slow_network(model), (submission.folder, p)
     if key not in PLAYED:
         shards = _shards(submission, model, (3,) * p)
         try:
-            PLAYED[key] = _one_step(submission, model, shards, alpha=network.alpha, beta=network.beta)
+            PLAYED[key] = _one_step(
+                submission, model, shards, alpha=network.alpha, beta=network.beta
+            )
         except EndedError as error:
             PLAYED[key] = error
     found = PLAYED[key]
@@ -149,7 +188,9 @@ def average(submission: Submission) -> None:
         _, _, factors = _even(submission, p)
         for rank, factor in enumerate(factors):
             if abs(factor - 1) > LOOSE:
-                hint = ": the sum over the ranks, not their average" if abs(factor - p) < LOOSE else ""
+                hint = (
+                    ": the sum over the ranks, not their average" if abs(factor - p) < LOOSE else ""
+                )
                 what = f"p = {p}: the gradient of rank {rank} is {factor:.4g} times that of the whole batch's mean loss"
                 raise Failed(f"{what}{hint}")
 
@@ -161,11 +202,17 @@ def uneven(submission: Submission) -> None:
 
 def several_steps(submission: Submission) -> None:
     start = _model(submission, 4)
-    _need_equal(submission, start, [_shards(submission, start, sizes) for sizes in ((3, 3), (5, 2), (1, 4), (2, 0))])
+    _need_equal(
+        submission,
+        start,
+        [_shards(submission, start, sizes) for sizes in ((3, 3), (5, 2), (1, 4), (2, 0))],
+    )
 
 
 @np.errstate(all="ignore")
-def _need_equal(submission: Submission, start: MLP, batches: list[list[Shard]], within: float = NEAR) -> None:
+def _need_equal(
+    submission: Submission, start: MLP, batches: list[list[Shard]], within: float = NEAR
+) -> None:
     """Raise Failed unless both ranks end where one process does, with the same bits."""
     steps, rate = len(batches), 0.1
     played = _train(submission, [start] * 2, batches, rate)
@@ -176,8 +223,12 @@ def _need_equal(submission: Submission, start: MLP, batches: list[list[Shard]], 
         for name, got, right in zip(model.names, found, model.parameters, strict=True):
             if not np.allclose(got, right, rtol=0, atol=within):
                 off = float(np.abs(got - right).max())
-                hint = ", as much as float32 rounds: keep float64 on the wire" if off < LOOSE else ""
-                raise Failed(f"{steps} steps: rank {rank}: {name} differs from one process by up to {off:.3g}{hint}")
+                hint = (
+                    ", as much as float32 rounds: keep float64 on the wire" if off < LOOSE else ""
+                )
+                raise Failed(
+                    f"{steps} steps: rank {rank}: {name} differs from one process by up to {off:.3g}{hint}"
+                )
     for name, *values in zip(model.names, *played.values, strict=True):
         if values[0].tobytes() != values[1].tobytes():
             raise Failed(f"{steps} steps: {name} has other bits on rank 1 than on rank 0")
@@ -189,7 +240,8 @@ def broadcast(submission: Submission) -> None:
     model, other = replace(_model(submission), frozen=(3,)), _model(submission)
     starts = [model, replace(model, parameters=other.parameters)]
     played, _ = _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
-    _need_collectives(played, 2, 3 * sum(model.sizes) // 2)  # parameters, then gradients, in float32 perhaps
+    # Parameters, then gradients, in float32 perhaps.
+    _need_collectives(played, 2, 3 * sum(model.sizes) // 2)
 
 
 def _in_float64(played: TrainingResult) -> list[int]:
@@ -203,7 +255,9 @@ def in_buckets(submission: Submission) -> None:
     sent = _in_float64(played)
     largest, allowed = max(sent, default=0), max(most, *model.sizes)
     if largest > allowed:
-        raise Failed(f"an all_reduce has {largest:,} bytes, expected at most {allowed:,}: bucket_bytes is {most:,}")
+        raise Failed(
+            f"an all_reduce has {largest:,} bytes, expected at most {allowed:,}: bucket_bytes is {most:,}"
+        )
     expected = len(greedy(model.sizes, most)) * max(1, round(sum(sent) / sum(model.sizes)))
     if len(sent) > expected:
         raise Failed(
@@ -212,7 +266,9 @@ def in_buckets(submission: Submission) -> None:
     for sizes, limit in (([50, 10, 40, 30, 200], 100), ([8] * 7, 24), ([10, 30], 20), ([5], 100)):
         got, wanted = repr(submission.call("buckets", sizes, limit)), repr(greedy(sizes, limit))
         if got != wanted:
-            raise Failed(f"buckets({sizes}, {limit}): got {got[:200]}, expected {wanted}", share=0.5)
+            raise Failed(
+                f"buckets({sizes}, {limit}): got {got[:200]}, expected {wanted}", share=0.5
+            )
 
 
 def volume(submission: Submission) -> None:
@@ -221,7 +277,9 @@ def volume(submission: Submission) -> None:
     if found != expected:
         dtypes = sorted({np.dtype(each.dtype).name for each in played.reduced} - {"float64"})
         times = f"{found / expected:.2f} times as many{''.join(f', in {each}' for each in dtypes)}"
-        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, each gradient once: {times}")
+        raise Failed(
+            f"a step reduces {found:,} bytes, expected {expected:,}, each gradient once: {times}"
+        )
 
 
 def order(submission: Submission) -> None:
@@ -239,7 +297,8 @@ def order(submission: Submission) -> None:
 def overlap(submission: Submission) -> None:
     model, played, _ = _even(submission)
     network, most = slow_network(model), submission.variant["bucket_bytes"]
-    begin = min(each.begin for each in played.computed)  # what is broadcast later belongs to the step
+    # What is broadcast later belongs to the step.
+    begin = min(each.begin for each in played.computed)
     computing = sum(each.seconds for each in model.computations([()]))
     found, limit = played.seconds - begin - computing, 1.1 * exposed(model, network, most)
     if found > limit:
@@ -259,7 +318,9 @@ def unused(submission: Submission) -> None:
         _one_step(submission, model, shards)
     model = _model(submission, 3)  # a bucket that was not complete in one step is in the next
     each_skips = (((1,), (1, 2)), ((), ()), ((), (2,)))
-    batches = [[random_shard(submission.random, model, 3, skip) for skip in skips] for skips in each_skips]
+    batches = [
+        [random_shard(submission.random, model, 3, skip) for skip in skips] for skips in each_skips
+    ]
     _need_equal(submission, model, batches, LOOSE)
 
 
@@ -270,11 +331,18 @@ def tied(submission: Submission) -> None:
     played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
     found, expected = sum(_in_float64(played)), sum(model.sizes)
     if found % expected:
-        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, those of the layers that are trained")
+        raise Failed(
+            f"a step reduces {found:,} bytes, expected {expected:,}, those of the layers that are trained"
+        )
 
 
 CRITERIA = [
-    Criterion("gradients", 10, "One step of two ranks goes along the gradient of the whole batch.", gradients),
+    Criterion(
+        "gradients",
+        10,
+        "One step of two ranks goes along the gradient of the whole batch.",
+        gradients,
+    ),
     Criterion("any-p", 5, "Any number of ranks: 1, 3, 4.", any_ranks),
     Criterion("average", 10, "The average over the ranks, not their sum.", average),
     Criterion("uneven", 10, "Ranks with 5, 0 and 2 samples: every sample counts the same.", uneven),
@@ -290,5 +358,10 @@ CRITERIA = [
     Criterion("order", 5, "The last layer's gradients travel first.", order),
     Criterion("overlap", 15, "Communication goes on while backward computes.", overlap),
     Criterion("unused", 5, "Layers that some ranks skip, or all, and not in each step.", unused),
-    Criterion("tied", 5, "Two layers with the same parameters, and a frozen one, whose gradients do not travel.", tied),
+    Criterion(
+        "tied",
+        5,
+        "Two layers with the same parameters, and a frozen one, whose gradients do not travel.",
+        tied,
+    ),
 ]

@@ -14,7 +14,14 @@ from collectives.machine import machine
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.units import duration
-from collectives_course.schedules import check_schedule, player_details, prove, prove_each, schedules, seconds
+from collectives_course.schedules import (
+    check_schedule,
+    player_details,
+    prove,
+    prove_each,
+    schedules,
+    seconds,
+)
 from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import EndedError, Failed
 
@@ -26,9 +33,16 @@ PARTS = (1, 2, 3, 6, 7, 12, 37)  # numbers of ranks for which the trees themselv
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """The roots, and which chunks go through which tree; the library's trees begin at rank 0 and split in halves."""
+    """The roots, and which chunks go through which tree.
+
+    The library's trees begin at rank 0 and split in halves.
+    """
     random = np.random.default_rng([seed, 3])
-    root, second, first = int(random.integers(2, 10)), int(random.choice([-1, 1])), int(random.integers(0, 2))
+    root, second, first = (
+        int(random.integers(2, 10)),
+        int(random.choice([-1, 1])),
+        int(random.integers(0, 2)),
+    )
     return {"root": root, "second": second, "first": first}
 
 
@@ -36,14 +50,18 @@ def _cases(ranks: Iterable[int], *segments: int) -> list[tuple[int, tuple[int, i
     return [(p, (p, s)) for p in ranks for s in segments]
 
 
-def _proved(submission: Submission, function: str, ranks: Iterable[int], *segments: int) -> Iterator[tuple[str, Any]]:
+def _proved(
+    submission: Submission, function: str, ranks: Iterable[int], *segments: int
+) -> Iterator[tuple[str, Any]]:
     """What is counted or timed has to be right first."""
     for call, made in schedules(submission, function, _cases(ranks, *segments)):
         prove(call, made)
         yield call, made
 
 
-def _each_proved(submission: Submission, ranks: Iterable[int], *segments: int) -> Iterator[tuple[str, Any]]:
+def _each_proved(
+    submission: Submission, ranks: Iterable[int], *segments: int
+) -> Iterator[tuple[str, Any]]:
     for function in ("tree", "two_tree"):
         yield from _proved(submission, function, ranks, *segments)
 
@@ -52,7 +70,11 @@ def _prove_all(submission: Submission, function: str) -> None:
     """One rank alone has nothing to do, so a right schedule for it does not give a part of the points."""
     segments = int(submission.random.integers(5, 13))
     beyond = int(submission.random.integers(MOST_RANKS + 1, 2 * MOST_RANKS))
-    cases = _cases((*range(2, MOST_RANKS + 1), beyond), 1), _cases((5, 8, 31), 4), _cases((6, 31), segments)
+    cases = (
+        _cases((*range(2, MOST_RANKS + 1), beyond), 1),
+        _cases((5, 8, 31), 4),
+        _cases((6, 31), segments),
+    )
     prove_each(submission, function, [case for some in cases for case in some])
     for call, made in schedules(submission, function, _cases((1,), 1)):
         prove(call, made)
@@ -82,21 +104,36 @@ def tree_root(submission: Submission) -> None:
 def tree_roots(submission: Submission) -> None:
     root, second, first = (submission.variant[name] for name in ("root", "second", "first"))
     for call, made in _proved(submission, "two_tree", (3, 4, 6, 8, 11, 13), 3):
-        roots = [(root if chunk % 2 == first else root + second) % made.p for chunk in range(made.k)]
+        roots = [
+            (root if chunk % 2 == first else root + second) % made.p for chunk in range(made.k)
+        ]
         _need_roots(call, made, roots)
     for p in PARTS:
         first = _need_parents(submission, "first_tree", p, root % p)
         other = _need_parents(submission, "second_tree", p, (root + second) % p)
         if len(both := sorted({*first} & {*other} - {NO_PARENT})) > p % 2:
-            raise Failed(f"second_tree({p}): ranks {both} have children in both trees, expected {p % 2}", share=0.5)
+            raise Failed(
+                f"second_tree({p}): ranks {both} have children in both trees, expected {p % 2}",
+                share=0.5,
+            )
 
 
 def _need_parents(submission: Submission, function: str, p: int, root: int) -> list[int]:
-    """Return the parent of each rank. Raises Failed, with half of the points, unless they are a tree that is low."""
+    """Return the parent of each rank.
+
+    Raises Failed, with half of the points, unless they are a tree that is low.
+    """
     call, told = f"{function}({p})", submission.call(function, p)
     parent = told.tolist() if isinstance(told, np.ndarray) else told
-    if not isinstance(parent, list) or len(parent) != p or not all(type(up) is int and -1 <= up < p for up in parent):
-        raise Failed(f"{call}: got {told!r:.80}, expected a list with the parent of each of {p} ranks", share=0.5)
+    if (
+        not isinstance(parent, list)
+        or len(parent) != p
+        or not all(type(up) is int and -1 <= up < p for up in parent)
+    ):
+        raise Failed(
+            f"{call}: got {told!r:.80}, expected a list with the parent of each of {p} ranks",
+            share=0.5,
+        )
     if parent[root] != NO_PARENT or parent.count(NO_PARENT) != 1:
         raise Failed(f"{call}: got {parent}, expected NO_PARENT for rank {root} alone", share=0.5)
     most = max(Counter(parent).values())
@@ -106,7 +143,9 @@ def _need_parents(submission: Submission, function: str, p: int, root: int) -> l
     for _ in range(height(p)):
         above = [rank if parent[rank] == NO_PARENT else parent[rank] for rank in above]
     if {*above} != {root}:
-        raise Failed(f"{call}: not all ranks are at most {height(p)} levels below the root", share=0.5)
+        raise Failed(
+            f"{call}: not all ranks are at most {height(p)} levels below the root", share=0.5
+        )
     return parent
 
 
@@ -131,16 +170,22 @@ def _need_down(submission: Submission) -> None:
         raise
 
 
-def _need_edges(call: str, made: Schedule, parent: list[int], colour: list[int], segments: int) -> None:
+def _need_edges(
+    call: str, made: Schedule, parent: list[int], colour: list[int], segments: int
+) -> None:
     rows = [
-        (src, dst, t % 2) for t, step in enumerate(made.steps()) for src, dst in zip(step.src, step.dst, strict=True)
+        (src, dst, t % 2)
+        for t, step in enumerate(made.steps())
+        for src, dst in zip(step.src, step.dst, strict=True)
     ]
     if made.k != segments or len(rows) != segments * (len(parent) - 1):
         text = f"got {made.k} chunks and {len(rows)} messages, expected {segments} and {segments * (len(parent) - 1)}"
         raise Failed(f"{call}: {text}")
     for src, dst, parity in rows:
         if parent[dst] != src or colour[dst] != parity:
-            raise Failed(f"{call}: rank {src} sends to rank {dst} in a step of parity {parity}: another edge or colour")
+            raise Failed(
+                f"{call}: rank {src} sends to rank {dst} in a step of parity {parity}: another edge or colour"
+            )
 
 
 def _need_roots(call: str, schedule: Schedule, roots: list[int]) -> None:
@@ -169,7 +214,10 @@ def depth(submission: Submission) -> None:
         most = 4 * height(made.p)
         if made.nsteps > most:
             formula = f"4 ceil(log2 p) = {most}: at most 2 steps a level, up and down"
-            raise Failed(f"{call}: got {made.nsteps} steps, expected at most {formula}", **player_details(call, made))
+            raise Failed(
+                f"{call}: got {made.nsteps} steps, expected at most {formula}",
+                **player_details(call, made),
+            )
 
 
 def pipeline(submission: Submission) -> None:
@@ -187,7 +235,9 @@ def _need_pipelined(call: str, long: Schedule, short: Schedule, trees: int, segm
     more, most = long.nsteps - short.nsteps, 4 * (segments - 1)
     if more > most:
         message = f"got {more} steps more than with one segment, expected at most {most}"
-        raise Failed(f"{call}: {message}: a segment follows two steps after the one before, up and down")
+        raise Failed(
+            f"{call}: {message}: a segment follows two steps after the one before, up and down"
+        )
 
 
 def balance(submission: Submission) -> None:
@@ -198,7 +248,9 @@ def balance(submission: Submission) -> None:
             if most.max() > 2 * n:
                 rank, buffers = int(most.argmax()), most.max() / n
                 message = f"rank {rank} {verb} {buffers:g} n, expected at most 2 n: it has too many children"
-                raise Failed(f"{call}: {message} in both trees together", **player_details(call, made))
+                raise Failed(
+                    f"{call}: {message} in both trees together", **player_details(call, made)
+                )
 
 
 def bandwidth(submission: Submission) -> dict[str, Any]:
@@ -209,28 +261,47 @@ def bandwidth(submission: Submission) -> dict[str, Any]:
         one, two = (best_segments(p, BYTES, alpha, beta, trees) for trees in (1, 2))
         single = seconds("tree", ALGORITHMS["all_reduce", "tree"](p, one), on, BYTES)
         ((call, made),) = _proved(submission, "two_tree", (p,), two)
-        took, bound = seconds(call, made, on, BYTES), lower_bound("all_reduce", p, BYTES, alpha, beta)
+        took, bound = (
+            seconds(call, made, on, BYTES),
+            lower_bound("all_reduce", p, BYTES, alpha, beta),
+        )
         lines.append(
             f"{call}: {duration(took)}; a single tree {duration(single)}; no algorithm below {duration(bound)}"
         )
         if took > 0.65 * single:
-            message = f"{took / single:.2f} of a single tree's time for 64 MiB, expected at most 0.65"
+            message = (
+                f"{took / single:.2f} of a single tree's time for 64 MiB, expected at most 0.65"
+            )
             raise Failed(f"{call}: got {message}", grid="\n".join(lines))
     return {"grid": "\n".join(lines)}
 
 
 CRITERIA = [
-    Criterion("tree", 15, "tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", tree),
-    Criterion("two-tree", 25, "two_tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", two_tree),
+    Criterion(
+        "tree", 15, "tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", tree
+    ),
+    Criterion(
+        "two-tree",
+        25,
+        "two_tree(p, segments) is an all-reduce: proved for every p from 1 to 64.",
+        two_tree,
+    ),
     Criterion("ports", 10, "In a step no rank sends two messages, and none receives two.", ports),
-    Criterion("root", 5, "tree: the sum is first complete on rank ROOT % p, the root of first_tree.", tree_root),
+    Criterion(
+        "root",
+        5,
+        "tree: the sum is first complete on rank ROOT % p, the root of first_tree.",
+        tree_root,
+    ),
     Criterion(
         "roots",
         10,
         "two_tree: each chunk's sum is first complete on the root of its tree; second_tree is one.",
         tree_roots,
     ),
-    Criterion("depth", 10, "One segment takes at most 4 ceil(log2 p) steps, in both functions.", depth),
+    Criterion(
+        "depth", 10, "One segment takes at most 4 ceil(log2 p) steps, in both functions.", depth
+    ),
     Criterion(
         "pipeline",
         5,
@@ -238,5 +309,10 @@ CRITERIA = [
         pipeline,
     ),
     Criterion("balance", 10, "two_tree: no rank sends, or receives, more than 2 n.", balance),
-    Criterion("bandwidth", 10, "two_tree takes at most 0.65 of a single tree's time, simulated, 64 MiB.", bandwidth),
+    Criterion(
+        "bandwidth",
+        10,
+        "two_tree takes at most 0.65 of a single tree's time, simulated, 64 MiB.",
+        bandwidth,
+    ),
 ]

@@ -1,7 +1,7 @@
 """Collective communication, from broadcast to two-tree all-reduce: one schedule, proved, drawn, run and simulated.
 
-Importing this needs numpy alone. The functions that move tensors import torch when they are first asked for; `simulate`
-imports numba, and `Machine` pydantic.
+Importing this needs numpy alone. The functions that move tensors import torch when they are first
+asked for; `simulate` imports numba, and `Machine` pydantic.
 """
 
 import importlib
@@ -55,7 +55,8 @@ __all__ = [
     "verify",
 ]
 
-# Imported on first use, because it needs more than numpy, and from which module; all other names are `api`'s.
+# Imported on first use, because it needs more than numpy, and from which module; all other names
+# are `api`'s.
 _LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulator.simulation"}
 
 
@@ -63,7 +64,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        found = globals()[name] = getattr(importlib.import_module(_LATER.get(name, "collectives.api")), name)
+        found = globals()[name] = getattr(
+            importlib.import_module(_LATER.get(name, "collectives.api")), name
+        )
     except ModuleNotFoundError as error:
         raise with_extra(error, "simulate" if name in _LATER else "run") from None
     return found

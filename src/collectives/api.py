@@ -5,35 +5,39 @@
     from collectives import all_reduce
     all_reduce(gradient, op=dist.ReduceOp.AVG, algorithm="two_tree")
 
-Every rank of the group makes the same calls, one thread at a time. ``algorithm`` is a name from ``collectives list`` or
-"auto"; ``segments`` says into how many pieces, at most 1024, a pipelined algorithm cuts its buffer (by default from the
-size). "auto"
-takes the algorithm with the shortest predicted time on the machine that the environment variable COLLECTIVES_MACHINE
-names on rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used.
-Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in about 30 round
-trips or 0.1 s, and later groups on the same hosts take these; an NCCL group goes by the preset ethernet.
-COLLECTIVES_MACHINE=ethernet turns the measurement off. Where "auto" simulates, it chooses once for each power of two
-of bytes (`collectives.autotune`).
+Every rank of the group makes the same calls, one thread at a time. ``algorithm`` is a name from
+``collectives list`` or "auto"; ``segments`` says into how many pieces, at most 1024, a pipelined
+algorithm cuts its buffer (by default from the size). "auto" takes the algorithm with the shortest
+predicted time on the machine that the environment variable COLLECTIVES_MACHINE names on rank 0 (a
+preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used.
+Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in
+about 30 round trips or 0.1 s, and later groups on the same hosts take these; an NCCL group goes by
+the preset ethernet. COLLECTIVES_MACHINE=ethernet turns the measurement off. Where "auto" simulates,
+it chooses once for each power of two of bytes (`collectives.autotune`).
 
-Tensors are on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group of
-`collectives.torch_backend` takes both. Lists of tensors, and tensors that are not contiguous, cost a copy. The dtype is
-the same for all tensors of a call. Without a reduction it is
-any that torch copies: not quantized types, nor integers of fewer than 8 bits. A reduction takes float16, bfloat16,
-float32, float64, signed integers, uint8 and bool; op is SUM, AVG, PRODUCT, MAX or MIN, and for integers and bools BAND,
-BOR or BXOR. A sum of bools is their "or"; they have no average.
+Tensors are on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``);
+a group of `collectives.torch_backend` takes both. Lists of tensors, and tensors that are not
+contiguous, cost a copy. The dtype is the same for all tensors of a call. Without a reduction it is
+any that torch copies: not quantized types, nor integers of fewer than 8 bits. A reduction takes
+float16, bfloat16, float32, float64, signed integers, uint8 and bool; op is SUM, AVG, PRODUCT, MAX
+or MIN, and for integers and bools BAND, BOR or BXOR. A sum of bools is their "or"; they have no
+average.
 
-Tensors may have any shape and any number of elements, including 0. Roots are global ranks. What a function says of sums
-holds for every op; for the rounding of floats see `collectives.engine.group.perform`. Discard the group
-after any error: some ranks have added what others have not.
+Tensors may have any shape and any number of elements, including 0. Roots are global ranks. What a
+function says of sums holds for every op; for the rounding of floats see
+`collectives.engine.group.perform`. Discard the group after any error: some ranks have added what
+others have not.
 
-With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
-were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on a
-group makes these connections, so it has the same place among all calls on every rank.
+With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the
+order in which they were made, on a thread and over connections of their own; every rank has to make
+them in the same order. The first on a group makes these connections, so it has the same place among
+all calls on every rank.
 
-Every function raises ValueError, before it sends anything, for a tensor, op, algorithm, list or split sizes that it
-does not take. Outputs must not share memory: it refuses a tensor that `Tensor.expand` has made, and a list with one
-tensor twice. It raises RuntimeError, which names the peer and the step, if a peer fails, is late or makes a different
-call (over gloo), or if two threads use one group at once. With ``async_op`` the `Work` raises them.
+Every function raises ValueError, before it sends anything, for a tensor, op, algorithm, list or
+split sizes that it does not take. Outputs must not share memory: it refuses a tensor that
+`Tensor.expand` has made, and a list with one tensor twice. It raises RuntimeError, which names the
+peer and the step, if a peer fails, is late or makes a different call (over gloo), or if two threads
+use one group at once. With ``async_op`` the `Work` raises them.
 
 On one rank every collective is a copy:
 
@@ -74,7 +78,8 @@ from collectives.engine.group import PreparedCall, connect, group_of, perform
 from collectives.engine.group import prepare as group_prepare
 from collectives.engine.work import Work, start
 
-NON_MEMBER: Any = dist.GroupMember.NON_GROUP_MEMBER  # the group that `new_group` gives a rank outside it
+# The group that `new_group` gives a rank outside it.
+NON_MEMBER: Any = dist.GroupMember.NON_GROUP_MEMBER
 
 
 def all_reduce(
@@ -122,7 +127,9 @@ def reduce(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Sum the ranks' tensors into that of rank ``dst``: ``x[dst][:] = sum(x)``. The others keep theirs.
+    """Sum the ranks' tensors into that of rank ``dst``: ``x[dst][:] = sum(x)``.
+
+    The others keep theirs.
 
     The tensors have the same number of elements.
     """
@@ -216,8 +223,9 @@ def reduce_scatter(
 ) -> Work | None:
     """Sum the ranks' lists element by element and give rank r the r-th: ``out[r][:] = sum(x[s][r] for s in ranks)``.
 
-    The list has p tensors, the r-th with as many elements as the output of rank r, and is left alone. If they differ in
-    size, an all-reduce of all of them serves the call, and ``algorithm`` is one of its.
+    The list has p tensors, the r-th with as many elements as the output of rank r, and is left
+    alone. If they differ in size, an all-reduce of all of them serves the call, and ``algorithm``
+    is one of its.
     """
     flatten = partial(calls.reduce_scatter, output, input_list, op, group, algorithm, segments)
     return _perform("reduce_scatter", flatten, group, async_op)
@@ -250,12 +258,16 @@ def all_to_all(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Send the r-th tensor of the list to rank r: ``for r, s in pairs: out[r][s][:] = inp[s][r]``. Sizes may differ.
+    """Send the r-th tensor of the list to rank r: ``for r, s in pairs: out[r][s][:] = inp[s][r]``.
 
-    A rank knows the sizes of its own tensors only. So the algorithm is one that passes on no other rank's data (direct,
-    pairwise), even if all sizes happen to be equal.
+    Sizes may differ.
+
+    A rank knows the sizes of its own tensors only. So the algorithm is one that passes on no other
+    rank's data (direct, pairwise), even if all sizes happen to be equal.
     """
-    flatten = partial(calls.all_to_all, output_tensor_list, input_tensor_list, group, algorithm, segments)
+    flatten = partial(
+        calls.all_to_all, output_tensor_list, input_tensor_list, group, algorithm, segments
+    )
     return _perform("all_to_all", flatten, group, async_op)
 
 
@@ -272,8 +284,8 @@ def all_to_all_single(
 ) -> Work | None:
     """Send each rank its part of ``input``, and put what comes from rank s into part s of ``output``.
 
-    Parts are equal, or have the given numbers of rows (entries of the first dimension). Either all ranks give split
-    sizes, input's or output's or both, or none does.
+    Parts are equal, or have the given numbers of rows (entries of the first dimension). Either all
+    ranks give split sizes, input's or output's or both, or none does.
     """
     rows = output_split_sizes, input_split_sizes
     flatten = partial(calls.all_to_all_single, output, input, *rows, group, algorithm, segments)
@@ -291,12 +303,14 @@ def prepare(
 ) -> PreparedCall:
     """Prepare a call that is performed again and again on the same tensors, as MPI 4's persistent collectives are.
 
-    ``again = prepare("all_reduce", x)``, then each ``again()`` equals ``all_reduce(x)`` without looking the call up:
-    the algorithm, the program and the tensors are kept. Every rank prepares the same call, at the same place among its
-    calls. ``tensors`` are one for "all_reduce", "broadcast" and "reduce"; an output and an input for "all_gather",
-    "reduce_scatter" and "all_to_all" of equal parts. They are contiguous. ``root`` is a global rank.
+    ``again = prepare("all_reduce", x)``, then each ``again()`` equals ``all_reduce(x)`` without
+    looking the call up: the algorithm, the program and the tensors are kept. Every rank prepares
+    the same call, at the same place among its calls. ``tensors`` are one for "all_reduce",
+    "broadcast" and "reduce"; an output and an input for "all_gather", "reduce_scatter" and
+    "all_to_all" of equal parts. They are contiguous. ``root`` is a global rank.
 
-    Raises ValueError for other collectives and tensors; ``again()`` raises what the functions here raise.
+    Raises ValueError for other collectives and tensors; ``again()`` raises what the functions here
+    raise.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> x = torch.tensor([3.0, 4.0])
@@ -329,17 +343,25 @@ def prepare(
                 "of one, or all_gather, reduce_scatter or all_to_all of an output and an input"
             )
     if into or not all(tensor.is_contiguous() for tensor in tensors):
-        raise ValueError("prepare: got a tensor that is not contiguous, expected contiguous ones, whose memory is kept")
+        raise ValueError(
+            "prepare: got a tensor that is not contiguous, expected contiguous ones, whose memory is kept"
+        )
     return group_prepare(call)
 
 
-def _perform(collective: str, flatten: Callable[[], CallInto], group: Group, async_op: bool) -> Work | None:
+def _perform(
+    collective: str, flatten: Callable[[], CallInto], group: Group, async_op: bool
+) -> Work | None:
     """Perform a call now, or start it in the background, where it is flattened when its turn comes."""
     if group is NON_MEMBER:
-        warnings.warn(f"{collective}: this process is not a member of the group; the call does nothing", stacklevel=3)
+        warnings.warn(
+            f"{collective}: this process is not a member of the group; the call does nothing",
+            stacklevel=3,
+        )
         return None
     if async_op:
-        over = group_of(Call(collective, torch.empty(0), None, group=group))  # gloo's, because it serves CPU tensors
+        # Gloo's, because it serves CPU tensors.
+        over = group_of(Call(collective, torch.empty(0), None, group=group))
         connect(over)
         return start(partial(_perform_later, flatten, over), over, collective)
     call, into = flatten()

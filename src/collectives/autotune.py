@@ -1,17 +1,19 @@
 """The choice of "auto": the algorithm and number of segments with the shortest predicted time on a machine.
 
-On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to `MAX_SIMULATED` ranks. On
-links alone, named or measured between ranks, the prediction is the closed form in alpha and beta: the simulator leaves
-out the processors that send the messages. Where one rank alone sends or receives, and in a segmented ring, latency
-counts apart from overhead there. Of equal predictions the first in the table counts, so equal arguments give an equal
-choice on every rank.
+On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to
+`MAX_SIMULATED` ranks. On links alone, named or measured between ranks, the prediction is the closed
+form in alpha and beta: the simulator leaves out the processors that send the messages. Where one
+rank alone sends or receives, and in a segmented ring, latency counts apart from overhead there. Of
+equal predictions the first in the table counts, so equal arguments give an equal choice on every
+rank.
 
-The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
-`collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
-group when they first use it, unless they know them from an earlier group (`engine.probe`). All others go by `DEFAULT`.
+The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset
+or a file; `collectives calibrate` writes the file of the machine it runs on. Where it names none,
+CPU ranks measure the links of a group when they first use it, unless they know them from an earlier
+group (`engine.probe`). All others go by `DEFAULT`.
 
-A call whose candidates are simulated takes the choice for the power of two that is nearest to its bytes. So a program
-of many sizes simulates once for each power of two, however many groups it has.
+A call whose candidates are simulated takes the choice for the power of two that is nearest to its
+bytes. So a program of many sizes simulates once for each power of two, however many groups it has.
 """
 
 import math
@@ -35,26 +37,30 @@ PRESETS = frozenset(presets())
 # The name of a machine whose links the ranks have measured.
 MEASURED = "measured"
 
-# The all-to-alls in which each piece goes straight from its sender to its receiver, the only two ranks that know its
-# size where splits are given. A rank's own splits say nothing of the others', so the choice must not depend on them.
+# The all-to-alls in which each piece goes straight from its sender to its receiver, the only two
+# ranks that know its size where splits are given. A rank's own splits say nothing of the others',
+# so the choice must not depend on them.
 STRAIGHT = tuple(name for (_, name), each in ALGORITHMS.items() if each.splits)
 
-# An algorithm without a closed form cuts its buffer into segments of about this size, but never into more than
-# MAX_SEGMENTS.
+# An algorithm without a closed form cuts its buffer into segments of about this size, but never
+# into more than MAX_SEGMENTS.
 SEGMENT_BYTES, MAX_SEGMENTS = 1 << 20, 64
 
-# Segments of an algorithm that overlaps latencies, as a segmented ring: while one is on its way the other is sent. More
-# would only help where latencies are longer than that, and there a ring is not the best.
+# Segments of an algorithm that overlaps latencies, as a segmented ring: while one is on its way the
+# other is sent. More would only help where latencies are longer than that, and there a ring is not
+# the best.
 OVERLAPPING_SEGMENTS = 2
 
-# Up to so many ranks a choice takes a second of simulations at most, and 0.1 to 0.4 s on 64 ranks; beyond, formulas do.
+# Up to so many ranks a choice takes a second of simulations at most, and 0.1 to 0.4 s on 64 ranks;
+# beyond, formulas do.
 MAX_SIMULATED = 256
 
-# Choices that are kept, one for each collective, number of ranks, class of sizes, algorithm and machine.
+# Choices that are kept, one for each collective, number of ranks, class of sizes, algorithm and
+# machine.
 MOST_CHOICES = 4096
 
-# What a message costs a rank of ours at least, sent or received: a warm call with one each way took 55 us. A rank with
-# many of them is busy all that time, also on links whose own overhead is less.
+# What a message costs a rank of ours at least, sent or received: a warm call with one each way took
+# 55 us. A rank with many of them is busy all that time, also on links whose own overhead is less.
 OVERHEAD = 30e-6
 
 
@@ -75,9 +81,12 @@ def choose(
     on: Machine | None = None,
     splits: bool = False,
 ) -> Choice:
-    """Choose the algorithm and segments for ``nbytes`` bytes on p ranks. A value other than "auto" or None stays.
+    """Choose the algorithm and segments for ``nbytes`` bytes on p ranks.
 
-    With ``splits`` (an all-to-all whose pieces differ) ``nbytes`` may differ from rank to rank, and does not count.
+    A value other than "auto" or None stays.
+
+    With ``splits`` (an all-to-all whose pieces differ) ``nbytes`` may differ from rank to rank, and
+    does not count.
 
     >>> from collectives.machine import machine
     >>> [choose("all_reduce", 32, nbytes, on=machine("textbook")).algorithm for nbytes in (4, 1 << 20)]
@@ -91,7 +100,11 @@ def choose(
     """
     on, nbytes = on or named_machine(DEFAULT), 0 if splits else nbytes
     names = candidates(collective, splits) if algorithm == "auto" else [current_name(algorithm)]
-    predict = _simulated if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS else _predicted
+    predict = (
+        _simulated
+        if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS
+        else _predicted
+    )
     predicted = (predict(collective, name, p, nbytes, segments, on) for name in names)
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))
 
@@ -105,10 +118,13 @@ def choose_for_call(
     encoded: bytes = b"",
     splits: bool = False,
 ) -> Choice:
-    """Choose as `choose` does on an `encode_machine` machine; where it simulates, once for all sizes of one class.
+    """Choose as `choose` does on an `encode_machine` machine.
 
-    The class is the nearest power of two, so a size is at most sqrt(2) times larger or smaller than the one that is
-    simulated; ``seconds`` are those of the class. Up to `MOST_CHOICES` are kept for the process.
+    Where it simulates, once for all sizes of one class.
+
+    The class is the nearest power of two, so a size is at most sqrt(2) times larger or smaller than
+    the one that is simulated; ``seconds`` are those of the class. Up to `MOST_CHOICES` are kept for
+    the process.
 
     >>> from collectives.machine import machine
     >>> on = machine("dgx-h100")
@@ -146,7 +162,9 @@ def _is_simulated(on: Machine, p: int) -> bool:
     return bool(fits and is_detailed and can_be_simulated) and on.name != MEASURED
 
 
-def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
+def _simulated(
+    collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine
+) -> Choice:
     """Return the choice of one algorithm with its simulated seconds, in the best of 1, 2, 4, … segments unless told."""
     from collectives.simulator.scaling import Case, segmented  # needs numba
 
@@ -159,7 +177,9 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.12g}")
 
 
-def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
+def _predicted(
+    collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine
+) -> Choice:
     """Return one algorithm in its best segments with the seconds of its closed form, None if it has none."""
     known, link = ALGORITHMS.get((collective, name)), slowest_link(on, p)
     alpha, beta = link.alpha, link.beta
@@ -170,7 +190,11 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
         return Choice(name, cut, known.seconds(p, nbytes, cut, link.latency, link.overhead, beta))
     elif known.latencies and known.cost:
         overhead = max(link.overhead, OVERHEAD)
-        return Choice(name, 1, star_seconds(known.cost(p), known.latencies, nbytes, link.latency, overhead, beta))
+        return Choice(
+            name,
+            1,
+            star_seconds(known.cost(p), known.latencies, nbytes, link.latency, overhead, beta),
+        )
     elif p > 1 and known.pipeline:
         pipeline = known.pipeline(p)
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MAX_SEGMENTS)
@@ -183,11 +207,16 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
 
 
 def _on_nodes(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:
-    """Return the seconds of an algorithm for nodes. What stays inside takes the machine's links there, if nodes fit."""
+    """Return the seconds of an algorithm for nodes.
+
+    What stays inside takes the machine's links there, if nodes fit.
+    """
     node = full_node(on, p)
     fits = on.inside and on.ranks_per_node % (node or default_node(p)) == 0
     inner = on.inside if on.inside and fits else link
-    return known.on_nodes(p, node, nbytes, (inner.alpha, inner.beta, 0.0), (link.alpha, link.beta, 0.0))
+    return known.on_nodes(
+        p, node, nbytes, (inner.alpha, inner.beta, 0.0), (link.alpha, link.beta, 0.0)
+    )
 
 
 def full_node(on: Machine | None, p: int) -> int | None:
@@ -197,7 +226,11 @@ def full_node(on: Machine | None, p: int) -> int | None:
     >>> [full_node(machine("summit"), p) for p in (6, 12, 16)]
     [None, 6, None]
     """
-    return on.ranks_per_node if on and 1 < on.ranks_per_node < p and p % on.ranks_per_node == 0 else None
+    return (
+        on.ranks_per_node
+        if on and 1 < on.ranks_per_node < p and p % on.ranks_per_node == 0
+        else None
+    )
 
 
 def slowest_link(on: Machine, p: int) -> Link:
@@ -208,9 +241,9 @@ def slowest_link(on: Machine, p: int) -> Link:
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
     """Return the seconds that a collective takes at least on a machine with any algorithm (`collectives.bounds`).
 
-    On several nodes of several ranks a rank may use the links of both classes at once, and a node has to move its bytes
-    through its ports. A machine with protocols sends each message by the best of them. Where switches add, it does not
-    apply.
+    On several nodes of several ranks a rank may use the links of both classes at once, and a node
+    has to move its bytes through its ports. A machine with protocols sends each message by the best
+    of them. Where switches add, it does not apply.
 
     >>> from collectives.machine import machine
     >>> round(bound(machine("dgx-h100"), "all_reduce", 64, 1 << 30) * 1e3, 2)
@@ -223,26 +256,37 @@ def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
     best, nodes = _best_link(on, p), max(1.0, p / on.ranks_per_node)
     least = lower_bound(collective, p, nbytes, best.alpha, best.beta, on.gamma, best.latency)
     moved = CONTRACTS[collective].factor(nodes) * nbytes if nodes > 1 else 0.0
-    ranks = on.ranks_per_node if collective == "all_to_all" else 1  # each has data of its own for the other nodes
+    # Each has data of its own for the other nodes.
+    ranks = on.ranks_per_node if collective == "all_to_all" else 1
     return max(least, moved * ranks * on.network.beta / on.ports)
 
 
 def _best_link(on: Machine, p: int) -> Link:
     """Return a link with the least delays of the links that p ranks use, by any protocol, and their rates together."""
-    names = ["inside"] * (on.ranks_per_node > 1) + ["network"] * (p > on.ranks_per_node) or ["network"]
+    names = ["inside"] * (on.ranks_per_node > 1) + ["network"] * (p > on.ranks_per_node) or [
+        "network"
+    ]
     delays = [getattr(each, name) for each in (on, *on.protocols) for name in names]
     latency, overhead = min(each.latency for each in delays), min(each.overhead for each in delays)
-    return Link(latency=latency, overhead=overhead, rate=sum(getattr(on, name).rate for name in names))
+    return Link(
+        latency=latency, overhead=overhead, rate=sum(getattr(on, name).rate for name in names)
+    )
 
 
 @cache
 def named_machine(name: str) -> Machine:
-    """Return `collectives.machine.machine` of a name, read once. Raises ValueError, one line, as that does."""
+    """Return `collectives.machine.machine` of a name, read once.
+
+    Raises ValueError, one line, as that does.
+    """
     return machine(name)
 
 
 def environment_machine() -> Machine | None:
-    """Return the machine that COLLECTIVES_MACHINE names in this process, or None. Raises ValueError, OSError."""
+    """Return the machine that COLLECTIVES_MACHINE names in this process, or None.
+
+    Raises ValueError, OSError.
+    """
     name = os.environ.get(VARIABLE)
     return named_machine(name) if name else None
 
@@ -250,7 +294,8 @@ def environment_machine() -> Machine | None:
 def encode_machine() -> bytes:
     """Return the environment's machine as JSON, nothing if it names none, and "!" with the error if it fails.
 
-    Rank 0 tells it to its group: what the other ranks' environments name, and the files they have, do not count.
+    Rank 0 tells it to its group: what the other ranks' environments name, and the files they have,
+    do not count.
     """
     try:
         on = environment_machine()
@@ -261,7 +306,10 @@ def encode_machine() -> bytes:
 
 @cache
 def decode_machine(encoded: bytes) -> Machine | None:
-    """Return the machine that `encode_machine` encoded, if any. Raises ValueError with rank 0's error."""
+    """Return the machine that `encode_machine` encoded, if any.
+
+    Raises ValueError with rank 0's error.
+    """
     if encoded.startswith(b"!"):
         raise ValueError(f"{VARIABLE} on rank 0: {encoded[1:].decode()}")
     return Machine.model_validate_json(encoded) if encoded else None

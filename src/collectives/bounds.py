@@ -1,8 +1,8 @@
 """Closed forms: what an algorithm must cost by the alpha-beta model, and nccl-tests' bus-bandwidth factors.
 
-A message of m bytes takes ``alpha + beta * m`` seconds, plus ``gamma`` seconds for each byte that is added up.
-These formulas are what schedules are tested against; none of them moves data. p ranks, n bytes, all times in
-seconds.
+A message of m bytes takes ``alpha + beta * m`` seconds, plus ``gamma`` seconds for each byte that
+is added up. These formulas are what schedules are tested against; none of them moves data. p ranks,
+n bytes, all times in seconds.
 """
 
 from heapq import heappush, heapreplace
@@ -47,7 +47,10 @@ def core(p: int) -> int:
 
 
 def even(p: int) -> int:
-    """Return the largest even number not above p, or 1. On a ring of these every rank has a partner on either side."""
+    """Return the largest even number not above p, or 1.
+
+    On a ring of these every rank has a partner on either side.
+    """
     return max(1, p - p % 2)
 
 
@@ -73,16 +76,26 @@ def recursive_doubling(p: int) -> Cost:
 
 
 def halving_doubling(p: int, whole: int | None = None) -> Cost:
-    """Return the cost on the core, or on the first ``whole``. Ranks that fold send whole buffers."""
+    """Return the cost on the core, or on the first ``whole``.
+
+    Ranks that fold send whole buffers.
+    """
     whole = whole or core(p)
     fold = _fold(p, whole)
-    return Cost(2 * height(whole) + fold, 2 * (whole - 1) / whole + fold, (whole - 1) / whole + fold / 2)
+    return Cost(
+        2 * height(whole) + fold, 2 * (whole - 1) / whole + fold, (whole - 1) / whole + fold / 2
+    )
 
 
 def gather_by_doubling(p: int) -> Cost:
-    """Return the cost of the all-gather by doubling. A folded rank hands in its part and gets all others."""
+    """Return the cost of the all-gather by doubling.
+
+    A folded rank hands in its part and gets all others.
+    """
     whole = core(p)
-    parts = sum((1 << t) + min(p - whole, 1 << t) for t in range(height(whole))) + (p if p > whole else 0)
+    parts = sum((1 << t) + min(p - whole, 1 << t) for t in range(height(whole))) + (
+        p if p > whole else 0
+    )
     return Cost(height(whole) + _fold(p, whole), parts / p, 0)
 
 
@@ -118,7 +131,8 @@ def inside_nodes(p: int, ranks_per_node: int | None = None) -> Cost:
 def on_channels(ring: Cost, p: int, ranks_per_node: int | None = None) -> Cost:
     """Return the cost of a ring over all channels of its nodes, in every step a message inside and one outside.
 
-    On the squarest nodes unless told; the two messages one after the other, as if they had the same port.
+    On the squarest nodes unless told; the two messages one after the other, as if they had the same
+    port.
 
     >>> on_channels(share(16, 15), 16)
     Cost(steps=30, sent=0.9375, added=0)
@@ -149,7 +163,8 @@ def share(p: int, steps: int, adds: bool = False) -> Cost:
 class Pipeline(NamedTuple):
     """A pipelined algorithm: at most ``fixed + period * s`` steps, each of one of s segments of n / share bytes.
 
-    In the share ``adds`` of its steps ranks add what they receive: a half, if a broadcast follows a reduce.
+    In the share ``adds`` of its steps ranks add what they receive: a half, if a broadcast follows a
+    reduce.
     """
 
     fixed: int
@@ -157,7 +172,9 @@ class Pipeline(NamedTuple):
     share: int
     adds: float = 0.0
 
-    def seconds(self, n: float, segments: int, alpha: float, beta: float, gamma: float = 0.0) -> float:
+    def seconds(
+        self, n: float, segments: int, alpha: float, beta: float, gamma: float = 0.0
+    ) -> float:
         """Return the seconds for n bytes in ``segments`` segments (of each tree)."""
         byte = beta + self.adds * gamma
         return (self.fixed + self.period * segments) * (alpha + byte * n / (self.share * segments))
@@ -165,8 +182,8 @@ class Pipeline(NamedTuple):
     def best(self, n: float, alpha: float, beta: float, gamma: float = 0.0) -> int:
         """Return the number of segments with the least time: sqrt(fixed beta n / (period share alpha)), at least 1.
 
-        A byte costs gamma, too, in the steps that add. More segments fill the pipeline better, but each costs its own
-        alpha; Sanders, Speck and Träff 2009 balance the same two terms.
+        A byte costs gamma, too, in the steps that add. More segments fill the pipeline better, but
+        each costs its own alpha; Sanders, Speck and Träff 2009 balance the same two terms.
 
         >>> chain(10).best(n=8e6, alpha=5e-6, beta=1e-9)
         113
@@ -209,11 +226,14 @@ def fed_trees(p: int) -> Pipeline:
     return Pipeline(2 * height(max(1, p - 1)), 2, 2)
 
 
-def star_seconds(cost: Cost, latencies: int, n: float, latency: float, overhead: float, beta: float) -> float:
+def star_seconds(
+    cost: Cost, latencies: int, n: float, latency: float, overhead: float, beta: float
+) -> float:
     """Return the seconds for n bytes if one rank alone sends, or receives, and ``latencies`` pass one after the other.
 
-    Its messages pay their overhead and their bytes one by one, but are on their way together. Not for algorithms in
-    which all ranks do so at once: their messages meet in switches and on processors, which these forms leave out.
+    Its messages pay their overhead and their bytes one by one, but are on their way together. Not
+    for algorithms in which all ranks do so at once: their messages meet in switches and on
+    processors, which these forms leave out.
 
     >>> both = Cost(steps=62, sent=62, added=31)  # all-reduce through a root, 32 ranks
     >>> [star_seconds(both, 2, 4, 5e-3 * share, 5e-3 * (1 - share), 4e-8) for share in (1, 0)]
@@ -222,11 +242,14 @@ def star_seconds(cost: Cost, latencies: int, n: float, latency: float, overhead:
     return cost.seconds(n, overhead, beta) + (latencies * latency if cost.steps else 0.0)
 
 
-def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, overhead: float, beta: float) -> float:
+def segmented_ring_seconds(
+    p: int, n: float, segments: int, latency: float, overhead: float, beta: float
+) -> float:
     """Return the seconds of a ring in segments on links whose port is free again while a message is in flight.
 
-    A segment may be passed on when it has arrived, and when those before it have left: a turn takes the longer of a
-    latency and one segment, and of all segments. With one segment that is the ring, with latency + overhead for alpha.
+    A segment may be passed on when it has arrived, and when those before it have left: a turn takes
+    the longer of a latency and one segment, and of all segments. With one segment that is the ring,
+    with latency + overhead for alpha.
 
     >>> [round(segmented_ring_seconds(32, 16e6, s, latency=5e-3, overhead=0, beta=4e-8), 3) for s in (1, 2)]
     [1.55, 1.245]
@@ -239,9 +262,10 @@ def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, over
 def slow_port_seconds(p: int, n: float, slower: float, beta: float) -> float:
     """Return the seconds of an all-reduce at least, if a byte takes ``slower`` times as long by one rank's port.
 
-    The slow rank sends its buffer once or more, all ranks together 2 (p-1) n: what it does not send, the others do.
-    Their ports and its own end together if it sends 2 (p-1) n / (slower (p-1) + 1). A ring takes ``slower`` times its
-    2 (p-1)/p n. Start-up is left out (OptCC, arXiv 2606.01680).
+    The slow rank sends its buffer once or more, all ranks together 2 (p-1) n: what it does not
+    send, the others do. Their ports and its own end together if it sends 2 (p-1) n / (slower (p-1)
+    + 1). A ring takes ``slower`` times its 2 (p-1)/p n. Start-up is left out (OptCC, arXiv
+    2606.01680).
 
     >>> slow_port_seconds(8, 7e9, slower=2, beta=1e-9), round(ring(8).seconds(7e9, alpha=0, beta=2e-9), 3)
     (14.0, 24.5)
@@ -249,7 +273,9 @@ def slow_port_seconds(p: int, n: float, slower: float, beta: float) -> float:
     return slower * max(1.0, 2 * (p - 1) / (slower * (p - 1) + 1)) * n * beta if p > 1 else 0.0
 
 
-def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2) -> float:
+def pipelined_seconds(
+    p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2
+) -> float:
     """Return the seconds of one or two pipelined binary trees, each with its share of n bytes in ``segments``.
 
     >>> round(pipelined_seconds(8, 8e6, segments=40, alpha=5e-6, beta=1e-9) * 1e3, 3)
@@ -288,10 +314,9 @@ def busbw(collective: str, p: int, nbytes: int, seconds: float) -> float:
 def reach_seconds(p: int, latency: float, overhead: float) -> float:
     """Return the LogP lower bound in seconds for one rank's data to reach p ranks, each of which sends it on at once.
 
-    A message occupies its sender for the overhead and arrives a latency later. Without latency, the number of ranks
-    that have it doubles each time; without overhead, all have it after one latency. Karp, Sahay, Santos and Schauser
-    1993.
-    Takes O(p log p).
+    A message occupies its sender for the overhead and arrives a latency later. Without latency, the
+    number of ranks that have it doubles each time; without overhead, all have it after one latency.
+    Karp, Sahay, Santos and Schauser 1993. Takes O(p log p).
 
     >>> [round(reach_seconds(32, latency, overhead), 6) for latency, overhead in ((0, 5e-6), (5e-6, 0), (4e-6, 1e-6))]
     [2.5e-05, 5e-06, 1.5e-05]
@@ -305,15 +330,22 @@ def reach_seconds(p: int, latency: float, overhead: float) -> float:
 
 
 def lower_bound(
-    collective: str, p: int, n: float, alpha: float, beta: float, gamma: float = 0.0, latency: float = 0.0
+    collective: str,
+    p: int,
+    n: float,
+    alpha: float,
+    beta: float,
+    gamma: float = 0.0,
+    latency: float = 0.0,
 ) -> float:
     """Return the seconds that no algorithm of ranks beats: the longest of reaching all, the busiest port, and adding.
 
-    What one rank has must reach all others, or what all have must reach one; without a latency that takes
-    ceil(log2 p) alpha. ``latency`` is the part of alpha in which no port is occupied (`reach_seconds`). A port moves at
-    least the bytes that the bus-bandwidth factor counts. Where a switch adds, a rank sends n only (`in_network`), and
-    this bound does not apply. Start-up and work: Chan, Heimlich, Purkayastha and van de Geijn 2007; bytes of an
-    all-reduce: Patarasuk and Yuan 2009.
+    What one rank has must reach all others, or what all have must reach one; without a latency that
+    takes ceil(log2 p) alpha. ``latency`` is the part of alpha in which no port is occupied
+    (`reach_seconds`). A port moves at least the bytes that the bus-bandwidth factor counts. Where a
+    switch adds, a rank sends n only (`in_network`), and this bound does not apply. Start-up and
+    work: Chan, Heimlich, Purkayastha and van de Geijn 2007; bytes of an all-reduce: Patarasuk and
+    Yuan 2009.
 
     >>> lower_bound("all_reduce", 4, 8e6, alpha=5e-6, beta=1e-9)
     0.012

@@ -1,9 +1,10 @@
 """Flatten calls of ``torch.distributed``: lists of tensors become one flat buffer, other layouts a contiguous copy.
 
-Each function here flattens one collective. It returns the `Call`, and the tensors into which its output is copied:
-none if the output is the caller's own memory. Inputs are read at once, so a call that waits behind others is flattened
-when its turn comes. Roots are ranks within the group. Raises ValueError for lists or split sizes that do not fit, and
-for outputs whose elements share memory: a tensor that `Tensor.expand` has made, or the same one twice in a list.
+Each function here flattens one collective. It returns the `Call`, and the tensors into which its
+output is copied: none if the output is the caller's own memory. Inputs are read at once, so a call
+that waits behind others is flattened when its turn comes. Roots are ranks within the group. Raises
+ValueError for lists or split sizes that do not fit, and for outputs whose elements share memory: a
+tensor that `Tensor.expand` has made, or the same one twice in a list.
 
 >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 >>> x = torch.arange(6.0).view(2, 3)
@@ -37,7 +38,11 @@ CallInto = tuple[Call, Tensors]
 
 
 def all_reduce(
-    tensor: torch.Tensor, op: Op, group: Group = None, algorithm: str = "auto", segments: int | None = None
+    tensor: torch.Tensor,
+    op: Op,
+    group: Group = None,
+    algorithm: str = "auto",
+    segments: int | None = None,
 ) -> CallInto:
     """Flatten an all-reduce, which is in place."""
     if tensor.is_contiguous():
@@ -47,7 +52,11 @@ def all_reduce(
 
 
 def broadcast(
-    tensor: torch.Tensor, root: int, group: Group = None, algorithm: str = "auto", segments: int | None = None
+    tensor: torch.Tensor,
+    root: int,
+    group: Group = None,
+    algorithm: str = "auto",
+    segments: int | None = None,
 ) -> CallInto:
     """Flatten a broadcast, which is in place."""
     flat, into = _in_place(tensor)
@@ -55,7 +64,12 @@ def broadcast(
 
 
 def reduce(
-    tensor: torch.Tensor, op: Op, root: int, group: Group = None, algorithm: str = "auto", segments: int | None = None
+    tensor: torch.Tensor,
+    op: Op,
+    root: int,
+    group: Group = None,
+    algorithm: str = "auto",
+    segments: int | None = None,
 ) -> CallInto:
     """Flatten a reduce, which is in place on the root and leaves the tensors of the others."""
     flat, into = _in_place(tensor)
@@ -105,7 +119,9 @@ def all_gather(
     """Flatten an all-gather into a list with a tensor for each rank, or with one tensor for all."""
     _check_parts("all_gather", outputs, tensor, group)
     flat, into = _alloc_flat(outputs)
-    return Call("all_gather", flat, _contiguous(tensor), None, None, group, algorithm, segments), into
+    return Call(
+        "all_gather", flat, _contiguous(tensor), None, None, group, algorithm, segments
+    ), into
 
 
 def reduce_scatter(
@@ -118,7 +134,8 @@ def reduce_scatter(
 ) -> CallInto:
     """Flatten a reduce-scatter of a list with a tensor for each rank, or with one tensor for all.
 
-    If the tensors differ in size, it is an all-reduce of all of them, of which the rank takes its own.
+    If the tensors differ in size, it is an all-reduce of all of them, of which the rank takes its
+    own.
     """
     lengths = _lengths(inputs)
     if len(set(lengths)) > 1 and len(inputs) == dist.get_world_size(group):
@@ -134,19 +151,29 @@ def reduce_scatter(
         return Call("all_reduce", flat, flat, op, None, group, algorithm, segments), into
     _check_parts("reduce_scatter", inputs, output, group)
     room, copied = _alloc_flat([output])
-    return Call("reduce_scatter", room, _joined(inputs), op, None, group, algorithm, segments), copied
+    return Call(
+        "reduce_scatter", room, _joined(inputs), op, None, group, algorithm, segments
+    ), copied
 
 
 def all_to_all(
-    outputs: Tensors, inputs: Tensors, group: Group = None, algorithm: str = "auto", segments: int | None = None
+    outputs: Tensors,
+    inputs: Tensors,
+    group: Group = None,
+    algorithm: str = "auto",
+    segments: int | None = None,
 ) -> CallInto:
     """Flatten an all-to-all between lists with a tensor for each rank, which may differ in size."""
     p = dist.get_world_size(group)
     for tensors in (inputs, outputs):
         if len(tensors) != p:
-            raise ValueError(f"all_to_all: got a list of {len(tensors)} tensors, expected {p}, one for each rank")
+            raise ValueError(
+                f"all_to_all: got a list of {len(tensors)} tensors, expected {p}, one for each rank"
+            )
     (flat, into), splits = _alloc_flat(outputs), (tuple(_lengths(inputs)), tuple(_lengths(outputs)))
-    return Call("all_to_all", flat, _joined(inputs), None, None, group, algorithm, segments, splits), into
+    return Call(
+        "all_to_all", flat, _joined(inputs), None, None, group, algorithm, segments, splits
+    ), into
 
 
 def all_to_all_single(
@@ -163,14 +190,16 @@ def all_to_all_single(
     splits = _split(input, input_rows, p), _split(output, output_rows, p)
     flat, into = _alloc_flat([output])
     given = None if input_rows is None and output_rows is None else splits
-    return Call("all_to_all", flat, _contiguous(input), None, None, group, algorithm, segments, given), into
+    return Call(
+        "all_to_all", flat, _contiguous(input), None, None, group, algorithm, segments, given
+    ), into
 
 
 def check_memory(outputs: Tensors) -> None:
     """Raise ValueError for outputs whose elements share memory, because each would hold what is written last.
 
-    Of views with gaps the first element alone is compared with the others, because views that lie between each other,
-    as the columns of a matrix, share no element.
+    Of views with gaps the first element alone is compared with the others, because views that lie
+    between each other, as the columns of a matrix, share no element.
 
     >>> x = torch.zeros(5)
     >>> check_memory([x[:2], x[2:], x.view(5, 1)[5:]])
@@ -190,8 +219,11 @@ def check_memory(outputs: Tensors) -> None:
 
 def hand_out(output: torch.Tensor, into: Tensors) -> None:
     """Copy consecutive pieces of a call's output into tensors, except those that are such a piece themselves."""
-    for tensor, piece in zip(into, torch.split(output.detach().view(-1), _lengths(into)), strict=True):
-        if tensor.data_ptr() != piece.data_ptr() or not tensor.data_ptr():  # that of a tensor without memory is 0
+    for tensor, piece in zip(
+        into, torch.split(output.detach().view(-1), _lengths(into)), strict=True
+    ):
+        # That of a tensor without memory is 0.
+        if tensor.data_ptr() != piece.data_ptr() or not tensor.data_ptr():
             tensor.detach().copy_(piece.view(tensor.shape))
 
 
@@ -208,7 +240,10 @@ def _in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
 
 
 def _alloc_flat(outputs: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """Return memory for the outputs, one after the other; a contiguous one that is alone has it itself."""
+    """Return memory for the outputs, one after the other.
+
+    A contiguous one that is alone has it itself.
+    """
     if len(outputs) == 1 and outputs[0].is_contiguous():
         return outputs[0], ()
     check_memory(outputs)
@@ -257,8 +292,12 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, p: int) -> tuple[in
     n = tensor.numel()
     if rows is None:
         if n % p:
-            raise ValueError(f"split sizes: got none for {n} elements, expected {p} of them, or {p} equal parts")
+            raise ValueError(
+                f"split sizes: got none for {n} elements, expected {p} of them, or {p} equal parts"
+            )
         return (n // p,) * p
     if len(rows) != p or sum(rows) != len(tensor) or min(rows) < 0:
-        raise ValueError(f"split sizes: got {list(rows)}, expected {p} counts of rows that add up to {len(tensor)}")
+        raise ValueError(
+            f"split sizes: got {list(rows)}, expected {p} counts of rows that add up to {len(tensor)}"
+        )
     return tuple(count * (n // max(1, len(tensor))) for count in rows)

@@ -1,8 +1,9 @@
 """Define the codecs of messages, and how an algorithm's name selects one; names that have changed.
 
-``ring/bfloat16`` is the ring with bfloat16 messages. A rank rounds what it sends in its own buffer, too, and rounds the
-result. Every sum is computed in float32. The mx formats are those of the OCP Microscaling Formats
-Specification 1.0 (2023): 32 numbers in a row share a scale, which is a power of two in one byte.
+``ring/bfloat16`` is the ring with bfloat16 messages. A rank rounds what it sends in its own buffer,
+too, and rounds the result. Every sum is computed in float32. The mx formats are those of the OCP
+Microscaling Formats Specification 1.0 (2023): 32 numbers in a row share a scale, which is a power
+of two in one byte.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +35,12 @@ class Codec(NamedTuple):
 
 
 # Names that algorithms had before, and that rows, presets and files recorded with them still carry.
-RENAMED = {"exchange": "one_shot", "optimal": "circulant", "parameter_server": "two_shot", "root": "reduce_broadcast"}
+RENAMED = {
+    "exchange": "one_shot",
+    "optimal": "circulant",
+    "parameter_server": "two_shot",
+    "root": "reduce_broadcast",
+}
 
 BLOCK = 32
 CODECS = {

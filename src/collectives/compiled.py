@@ -1,12 +1,14 @@
 """Compile functions by numba, with a cache on disk that processes and hosts can share and that no change outlives.
 
-Numba numbers what it keeps of a function for several types. Two processes that compile at once take the same number,
-and a third one runs the code for another type. Here a file is named after the types, processor and sources that it is
-made of, and is there before the index that names it. Processes then need no lock; at worst one compiles again.
+Numba numbers what it keeps of a function for several types. Two processes that compile at once take
+the same number, and a third one runs the code for another type. Here a file is named after the
+types, processor and sources that it is made of, and is there before the index that names it.
+Processes then need no lock; at worst one compiles again.
 
-Numba also compares the cached code only with the date of the function's own file. It would go on running the old code
-of a function that this one calls from another file. Here the text of all sources in the function's folder counts, and
-of the files of what it calls in others. No date does, because a host's clock may be wrong.
+Numba also compares the cached code only with the date of the function's own file. It would go on
+running the old code of a function that this one calls from another file. Here the text of all
+sources in the function's folder counts, and of the files of what it calls in others. No date does,
+because a host's clock may be wrong.
 """
 
 import glob
@@ -28,7 +30,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """Return the function as machine code, which is compiled at its first call and holds no lock of the interpreter.
 
-    A division by zero gives inf or nan, as in numpy. Raises RuntimeError if no folder can keep what is compiled.
+    A division by zero gives inf or nan, as in numpy. Raises RuntimeError if no folder can keep what
+    is compiled.
     """
     made: Any = njit(nogil=True, error_model="numpy")(function)
     made._cache = _cache(function)  # numba has no other way to it
@@ -36,7 +39,9 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_callback(function: Callable[..., Any], signature: Any) -> Any:
-    """Return the function as machine code for these types, which are compiled now; its ``address`` is C's.
+    """Return the function as machine code for these types, which are compiled now.
+
+    Its ``address`` is C's.
 
     Its divisions and errors are those of `compiled`.
     """
@@ -51,9 +56,13 @@ def _cache(function: Callable[..., Any]) -> Any:
     try:
         kept: Any = FunctionCache(function)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        raise RuntimeError(f"no folder for compiled code, set NUMBA_CACHE_DIR to one: {error}") from error
+        raise RuntimeError(
+            f"no folder for compiled code, set NUMBA_CACHE_DIR to one: {error}"
+        ) from error
     own = Path(function.__code__.co_filename)
-    called = [each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)]
+    called = [
+        each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)
+    ]
     files = {own, *(Path(each.__code__.co_filename) for each in called)}
     others = sorted(each for each in files if each.parent != own.parent)
     text = [_digest(own.parent, "*.py"), *(_digest(each.parent, each.name) for each in others)]
@@ -75,9 +84,14 @@ class CacheFiles(IndexDataCacheFile):
     """The files that keep a function's code: an index, and one for each key, which is named after all that makes it."""
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep code, then name it in the index. Of other sources or another numba all code is removed before."""
+        """Keep code, then name it in the index.
+
+        Of other sources or another numba all code is removed before.
+        """
         base = self._index_name.removesuffix(".nbi")
-        named = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode()).hexdigest()[:16]
+        named = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode()).hexdigest()[
+            :16
+        ]
         index: Any = self._load_index()  # type: ignore[no-untyped-call]
         if not index and Path(self._index_path).exists():
             for path in Path(self._cache_path).glob(f"{glob.escape(base)}.*.nbc"):

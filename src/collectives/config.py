@@ -1,7 +1,8 @@
 """Files that users write: YAML with plain values only, and fields of pydantic models for typed quantities.
 
-YAML is limited in size and has no aliases, so that any file is read or refused at once. A field is typed as 64K, 5us or
-25GB/s, and holds the number: bytes, seconds, bytes per second. In JSON, times and rates are typed again.
+YAML is limited in size and has no aliases, so that any file is read or refused at once. A field is
+typed as 64K, 5us or 25GB/s, and holds the number: bytes, seconds, bytes per second. In JSON, times
+and rates are typed again.
 """
 
 from pathlib import Path
@@ -46,13 +47,18 @@ class StrictModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, given: Any) -> Any:
-        if isinstance(given, dict) and (extra := [key for key in given if key not in cls.model_fields]):
+        if isinstance(given, dict) and (
+            extra := [key for key in given if key not in cls.model_fields]
+        ):
             raise ValueError(unknown("field", str(extra[0]), cls.model_fields))
         return given
 
 
 def _typed(parse: Any, unit: str = "") -> BeforeValidator:
-    """Return the validator that parses text. In a file, it refuses a number other than 0 without its unit."""
+    """Return the validator that parses text.
+
+    In a file, it refuses a number other than 0 without its unit.
+    """
 
     def validated(value: Any, given: ValidationInfo) -> Any:
         if isinstance(value, str):
@@ -66,7 +72,9 @@ def _typed(parse: Any, unit: str = "") -> BeforeValidator:
 
 def _written(pattern: str, number: dict[str, Any]) -> WithJsonSchema:
     """Return the JSON schema of a quantity in a file: typed text, or this number."""
-    return WithJsonSchema({"anyOf": [{"type": "string", "pattern": pattern}, number]}, mode="validation")
+    return WithJsonSchema(
+        {"anyOf": [{"type": "string", "pattern": pattern}, number]}, mode="validation"
+    )
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -85,7 +93,9 @@ Rate = Annotated[
     PlainSerializer(format_rate, when_used="json-unless-none"),
     WithJsonSchema({"type": "string", "pattern": TYPED_RATE}, mode="validation"),
 ]
-Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes), _written(TYPED_BYTES, {"type": "integer", "minimum": 0})]
+Bytes = Annotated[
+    int, Field(ge=0), _typed(parse_bytes), _written(TYPED_BYTES, {"type": "integer", "minimum": 0})
+]
 
 
 class _Loader(yaml.SafeLoader):
@@ -97,7 +107,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="got an alias, expected the value itself", problem_mark=mark)
+            raise yaml.MarkedYAMLError(
+                problem="got an alias, expected the value itself", problem_mark=mark
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -117,7 +129,10 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the value in a file. Raises ValueError, with the file's name, if it is not readable or not valid."""
+    """Return the value in a file.
+
+    Raises ValueError, with the file's name, if it is not readable or not valid.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -127,9 +142,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str | bytes, name: str) -> Any:
-    """Return the value of a YAML text. Raises ValueError, one line that begins with ``name``, for invalid YAML.
+    """Return the value of a YAML text.
 
-    It also refuses more than 64 KiB, aliases, and a key that comes twice, of which only the last value would count.
+    Raises ValueError, one line that begins with ``name``, for invalid YAML.
+
+    It also refuses more than 64 KiB, aliases, and a key that comes twice, of which only the last
+    value would count.
 
     >>> parse_yaml("{ranks: 4, sizes: [4, 64K], day: 2020-01-01}", "an example")
     {'ranks': 4, 'sizes': [4, '64K'], 'day': '2020-01-01'}
@@ -145,7 +163,13 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
         return yaml.load(data.decode("utf-8-sig"), _Loader)
     except RecursionError:
         raise ValueError(f"{name}: invalid YAML: got too many levels, expected fewer") from None
-    except (yaml.YAMLError, ValueError) as error:  # control characters, bytes that are not UTF-8, thousands of digits
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+    # Control characters, bytes that are not UTF-8, thousands of digits.
+    except (yaml.YAMLError, ValueError) as error:
+        mark, problem = (
+            getattr(error, "problem_mark", None),
+            getattr(error, "problem", None) or error,
+        )
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{name}: invalid YAML: {at}{' '.join(str(problem).split())[:200]}") from None
+        raise ValueError(
+            f"{name}: invalid YAML: {at}{' '.join(str(problem).split())[:200]}"
+        ) from None

@@ -1,15 +1,18 @@
 """The eight collectives: what each rank holds before and must hold after, as counts of contributions.
 
-A contract says for every (rank, chunk, contributor) how many times that rank's data is in that cell: 0 or 1. Counting
-each contributor on its own matters: a total per cell would accept one rank counted twice and another dropped.
+A contract says for every (rank, chunk, contributor) how many times that rank's data is in that
+cell: 0 or 1. Counting each contributor on its own matters: a total per cell would accept one rank
+counted twice and another dropped.
 
-Counts saturate: 0, 1, or 2 for "more than once". This loses nothing. min(a + b, 2) depends on a and b only through
-min(a, 2) and min(b, 2), and a contract asks for 0 or 1. So no number of additions makes a wrong count look right.
+Counts saturate: 0, 1, or 2 for "more than once". This loses nothing. min(a + b, 2) depends on a and
+b only through min(a, 2) and min(b, 2), and a contract asks for 0 or 1. So no number of additions
+makes a wrong count look right.
 
-One more contributor stands for *uninitialised* data, the content of a cell that holds nothing yet. A schedule that adds
-to such a cell, or passes it on as a result, shows this contributor at the end.
+One more contributor stands for *uninitialised* data, the content of a cell that holds nothing yet.
+A schedule that adds to such a cell, or passes it on as a result, shows this contributor at the end.
 
-A switch contributes nothing and owes nothing: its cells begin without any contributor, and none of them is asked for.
+A switch contributes nothing and owes nothing: its cells begin without any contributor, and none of
+them is asked for.
 """
 
 from collections.abc import Callable
@@ -81,7 +84,9 @@ class Contract(NamedTuple):
     after: Callable[[Cells], Bools]  # … and what must be held after …
     where: Callable[[Cells], Bools]  # … at these cells
     factor: Callable[[float], float]  # busbw / algbw: least traffic of the busiest link, in buffers
-    parts: int = 0  # the buffer has p ** parts parts, each of which belongs to a rank (or, in an all-to-all, to two)
+    # The buffer has p ** parts parts, each of which belongs to a rank (or, in an all-to-all, to
+    # two).
+    parts: int = 0
     rooted: bool = False  # it starts from one rank, or ends at one
     upwards: bool = False  # in its trees a rank sends to its parent
     reduces: bool = False
@@ -138,18 +143,26 @@ COMPACT = tuple(name for name, each in CONTRACTS.items() if each.compact)
 
 
 def contract(schedule: Schedule) -> Contract:
-    """Return the contract that a schedule has to keep. Raises ScheduleError for a collective without one."""
+    """Return the contract that a schedule has to keep.
+
+    Raises ScheduleError for a collective without one.
+    """
     if schedule.collective not in CONTRACTS:
-        raise ScheduleError(f"unknown collective {schedule.collective!r}; known are {', '.join(CONTRACTS)}")
+        raise ScheduleError(
+            f"unknown collective {schedule.collective!r}; known are {', '.join(CONTRACTS)}"
+        )
     found = CONTRACTS[schedule.collective]
     if found.rooted != (schedule.root is not None):
-        raise ScheduleError(f"{schedule.collective} {'needs a' if schedule.root is None else 'has no'} root")
+        raise ScheduleError(
+            f"{schedule.collective} {'needs a' if schedule.root is None else 'has no'} root"
+        )
     return found
 
 
 def cells(schedule: Schedule, who: Ints | int) -> Cells:
     """Return all cells of a schedule's ranks, asked about one contributor, or with an array about one for each."""
-    rank, chunk = (axis.astype(np.int64) for axis in np.ogrid[: schedule.p, : schedule.k])  # p**4 exceeds 32 bits
+    # P**4 exceeds 32 bits.
+    rank, chunk = (axis.astype(np.int64) for axis in np.ogrid[: schedule.p, : schedule.k])
     return Cells(rank, chunk, who, schedule.p, schedule.k, schedule.root)
 
 
@@ -173,7 +186,9 @@ def before(schedule: Schedule) -> Counts:
     [[1, 0, 0], [0, 0, 1]]
     """
     rank = np.arange(schedule.p)[:, None]
-    own = np.broadcast_to(contract(schedule).before(cells(schedule, rank)), (schedule.p, schedule.k))
+    own = np.broadcast_to(
+        contract(schedule).before(cells(schedule, rank)), (schedule.p, schedule.k)
+    )
     held = np.zeros((schedule.participants, schedule.k, schedule.p + 1), dtype=np.uint8)
     np.put_along_axis(held[: schedule.p], np.where(own, rank, schedule.p)[..., None], 1, axis=2)
     return held
@@ -186,8 +201,14 @@ def after(schedule: Schedule) -> Counts:
     >>> after(ALGORITHMS["reduce", "binomial"](3)).tolist()  # one cell, at the root: all three once
     [[1, 1, 1, 0]]
     """
-    asked, shape, at = contract(schedule).after, (schedule.p, schedule.k), where(schedule)[: schedule.p]
-    each = (np.broadcast_to(asked(cells(schedule, who)), shape)[at] for who in range(schedule.p + 1))
+    asked, shape, at = (
+        contract(schedule).after,
+        (schedule.p, schedule.k),
+        where(schedule)[: schedule.p],
+    )
+    each = (
+        np.broadcast_to(asked(cells(schedule, who)), shape)[at] for who in range(schedule.p + 1)
+    )
     return np.stack(list(each), axis=-1, dtype=np.uint8)
 
 

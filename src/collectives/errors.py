@@ -15,11 +15,15 @@ MAX_SHOWN = 4  # findings in one message
 
 
 def explain(error: ValidationError) -> str:
-    """Return pydantic's findings as ``name: problem, got …``, at most four. Those of our own checks have no name."""
+    """Return pydantic's findings as ``name: problem, got …``, at most four.
+
+    Those of our own checks have no name.
+    """
     lines = []
     for found in error.errors():
         where, what = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
-        if found["type"] == "list_type" and str(found["input"]).startswith("["):  # papermill's -p makes no lists
+        # Papermill's -p makes no lists.
+        if found["type"] == "list_type" and str(found["input"]).startswith("["):
             what += f" (by papermill: -y '{{{where}: {short(found['input'])[1:-1]}}}')"
         lines.append(f"{where}: {what}, got {short(found['input'])}" if where else what)
     more = [f"and {len(lines) - MAX_SHOWN:,} more"] if len(lines) > MAX_SHOWN else []
@@ -40,7 +44,9 @@ def short(value: object) -> str:
 SYNONYMS = {
     **dict.fromkeys(("bandwidth", "bw", "speed", "throughput"), "rate"),
     **dict.fromkeys(("alpha", "delay"), "latency"),
-    **dict.fromkeys(("gpus_per_node", "nproc_per_node", "ntasks_per_node", "ppn", "slots"), "ranks_per_node"),
+    **dict.fromkeys(
+        ("gpus_per_node", "nproc_per_node", "ntasks_per_node", "ppn", "slots"), "ranks_per_node"
+    ),
     **dict.fromkeys(("nics_per_node", "hcas_per_node"), "ports_per_node"),
     **dict.fromkeys(("intra", "intra_node", "nvlink"), "inside"),
     "tree": "binomial",
@@ -49,13 +55,17 @@ SYNONYMS = {
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is nearest to an unknown one, as a question. It is empty if none is near.
+    """Return the known name that is nearest to an unknown one, as a question.
+
+    It is empty if none is near.
 
     >>> suggest("rnig", ["ring", "tree"]), suggest("bandwidth", ["latency", "rate"]), suggest("pigeon", ["ring"])
     (": did you mean 'ring'?", ": did you mean 'rate'?", '')
     """
     known = list(known)
-    near = [each for each in (SYNONYMS.get(name),) if each in known] or get_close_matches(name, known, n=1)
+    near = [each for each in (SYNONYMS.get(name),) if each in known] or get_close_matches(
+        name, known, n=1
+    )
     return f": did you mean {near[0]!r}?" if near else ""
 
 
@@ -78,4 +88,6 @@ def with_extra(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     """
     if str(error.name).startswith("collectives") or "pip install" in str(error):
         return error
-    return ModuleNotFoundError(f"{error}: pip install 'collective-communication[{extra}]'", name=error.name)
+    return ModuleNotFoundError(
+        f"{error}: pip install 'collective-communication[{extra}]'", name=error.name
+    )

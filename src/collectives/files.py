@@ -14,7 +14,9 @@ def check_new_or_file(path: str | Path) -> None:
     """
     path = Path(path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError(f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name")
+        raise ValueError(
+            f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name"
+        )
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: expected an existing folder, got {path.parent}")
 
@@ -22,7 +24,8 @@ def check_new_or_file(path: str | Path) -> None:
 def replace(path: Path, write_to: Callable[[Path], object]) -> None:
     """Write a file of this name in a new folder beside ``path`` by a function, and move it there when it is whole.
 
-    Raises OSError, which names ``path``, where it cannot be written; what was there is then unchanged.
+    Raises OSError, which names ``path``, where it cannot be written; what was there is then
+    unchanged.
     """
     try:
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:

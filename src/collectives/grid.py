@@ -1,8 +1,10 @@
-"""A schedule as text: one line per step, one column per rank, what each rank receives; and such a text as a schedule.
+"""A schedule as text: one line per step, one column per rank, what each rank receives.
 
-``+2<0`` reads: chunk 2 from rank 0 is added; ``=2<0``: it replaces what was there; ``+0<1,2``: from ranks 1 and 2;
-``+0<1(x3)``: in three rows; ``+2-4<0``: chunks 2 to 4. Steps run downwards here, as a terminal does. A switch has a
-column behind the ranks.
+And such a text as a schedule.
+
+``+2<0`` reads: chunk 2 from rank 0 is added; ``=2<0``: it replaces what was there; ``+0<1,2``: from
+ranks 1 and 2; ``+0<1(x3)``: in three rows; ``+2-4<0``: chunks 2 to 4. Steps run downwards here, as
+a terminal does. A switch has a column behind the ranks.
 """
 
 import re
@@ -15,19 +17,26 @@ from collectives.schedule import Schedule, ScheduleError, Step, parts, run, sign
 
 MAX_STEPS, MAX_RANKS, MAX_CELL = 24, 12, 160
 
-# What `parse_grid` reads at most: characters, rows of all steps, chunks that these move, and the largest chunk.
+# What `parse_grid` reads at most: characters, rows of all steps, chunks that these move, and the
+# largest chunk.
 MAX_TEXT, MAX_ROWS, MAX_MOVED, MAX_CHUNK = 1 << 20, 1 << 16, 1 << 18, (1 << 16) - 1
 
-ITEM = re.compile(r"([+=])(\d{1,9})(?:-(\d{1,9}))?<(\d{1,9}(?:\(x\d{1,9}\))?(?:,\d{1,9}(?:\(x\d{1,9}\))?)*)", re.ASCII)
+ITEM = re.compile(
+    r"([+=])(\d{1,9})(?:-(\d{1,9}))?<(\d{1,9}(?:\(x\d{1,9}\))?(?:,\d{1,9}(?:\(x\d{1,9}\))?)*)",
+    re.ASCII,
+)
 SOURCE = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 NOTE, BLANK, SHOWN = "   <--", " \t\r", 40
 
 
-def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole: bool = False) -> str:
+def grid(
+    schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole: bool = False
+) -> str:
     """Return the schedule as a table of what every rank receives in every step.
 
-    ``mark = (step, rank, note)`` points at one cell. Of a large schedule only a window is shown, around the mark;
-    with ``whole`` all of it. `parse_grid` reads a table that is whole and has no switches.
+    ``mark = (step, rank, note)`` points at one cell. Of a large schedule only a window is shown,
+    around the mark; with ``whole`` all of it. `parse_grid` reads a table that is whole and has no
+    switches.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> print(grid(ALGORITHMS["all_reduce", "ring"](3)))
@@ -48,7 +57,10 @@ def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole:
             cells[ranks.index(at_rank)] = f">{cells[ranks.index(at_rank)] or '?'}<"
         lines.append([f"{t:4}", *cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    texts = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     if mark and at_step in steps:
         texts[1 + steps.index(at_step)] += f"   <-- {note}"
     return "\n".join(texts + _left_out(schedule, steps, ranks))
@@ -68,12 +80,18 @@ def _received(step: Step) -> dict[int, str]:
     rows = zip(*(getattr(step, name).tolist() for name in Step.__slots__), strict=True)
     for src, dst, chunk, count, add in rows:
         sources[dst][sign(add) + run(chunk, count)].append(src)
-    return {dst: " ".join(f"{what}<{_from(src)}" for what, src in into.items()) for dst, into in sources.items()}
+    return {
+        dst: " ".join(f"{what}<{_from(src)}" for what, src in into.items())
+        for dst, into in sources.items()
+    }
 
 
 def _from(sources: list[int]) -> str:
     """Return the ranks that rows come from, each once: ``1,2``, or ``1(x3)`` for three rows."""
-    return ",".join(f"{src}(x{rows})" if rows > 1 else str(src) for src, rows in sorted(Counter(sources).items()))
+    return ",".join(
+        f"{src}(x{rows})" if rows > 1 else str(src)
+        for src, rows in sorted(Counter(sources).items())
+    )
 
 
 def _short(cell: str) -> str:
@@ -101,23 +119,29 @@ class _Part(NamedTuple):
         return self.at(first, max(first, len(self.text.rstrip(BLANK))))
 
     def fail(self, expected: str) -> NoReturn:
-        raise ScheduleError(f"line {self.line}, column {self.column}: got '{self.text[:SHOWN]}', expected {expected}")
+        raise ScheduleError(
+            f"line {self.line}, column {self.column}: got '{self.text[:SHOWN]}', expected {expected}"
+        )
 
 
 Row = tuple[int, int, int, int, bool]
 
 
-def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k: int | None = None) -> Schedule:
+def parse_grid(
+    text: str, collective: str, p: int, *, root: int | None = None, k: int | None = None
+) -> Schedule:
     r"""Parse the table that ``grid(schedule, whole=True)`` shows to a schedule without switches.
 
-    The text has a heading, ``step | rank 0 | … | rank p-1``, and a line for each step, numbered from 0. Spaces do not
-    matter; a mark (``>+1<0<``) and its note are skipped. ``root`` is 0 if the collective has a root and none is given.
-    ``k`` is the least number of chunks that the text and the collective allow, if not given. A table does not say
-    whether a rank may send several messages in a step, so the schedule promises nothing: ``one_port`` is false.
+    The text has a heading, ``step | rank 0 | … | rank p-1``, and a line for each step, numbered
+    from 0. Spaces do not matter; a mark (``>+1<0<``) and its note are skipped. ``root`` is 0 if the
+    collective has a root and none is given. ``k`` is the least number of chunks that the text and
+    the collective allow, if not given. A table does not say whether a rank may send several
+    messages in a step, so the schedule promises nothing: ``one_port`` is false.
 
-    Raises ScheduleError, with line and column and what is allowed there, if the text is not such a table of ``p``
-    ranks, and if it has more than a million characters, 65,536 rows or 65,536 chunks, or if its rows move more than
-    262,144 chunks in all. Whether the schedule is right, `verify` says.
+    Raises ScheduleError, with line and column and what is allowed there, if the text is not such a
+    table of ``p`` ranks, and if it has more than a million characters, 65,536 rows or 65,536
+    chunks, or if its rows move more than 262,144 chunks in all. Whether the schedule is right,
+    `verify` says.
 
     >>> parse_grid("step | rank 0 | rank 1\n 0 | +0<1 | +0<0", collective="all_reduce", p=2).step(0)
     Step(1->0:+0, 0->1:+0)
@@ -127,9 +151,13 @@ def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k
     collectives.schedule.ScheduleError: line 2, column 9: got '7', expected another rank, 0 to 1
     """
     if collective not in CONTRACTS:
-        raise ScheduleError(f"unknown collective: got '{collective}', expected one of {', '.join(CONTRACTS)}")
+        raise ScheduleError(
+            f"unknown collective: got '{collective}', expected one of {', '.join(CONTRACTS)}"
+        )
     if len(text) > MAX_TEXT:
-        raise ScheduleError(f"text of a schedule: got {len(text)} characters, expected at most {MAX_TEXT}")
+        raise ScheduleError(
+            f"text of a schedule: got {len(text)} characters, expected at most {MAX_TEXT}"
+        )
     if CONTRACTS[collective].rooted and root is None:
         root = 0
     steps = _steps(text, p)
@@ -137,13 +165,17 @@ def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k
     divisor = parts(collective, p)
     if k is not None and used > k:
         raise ScheduleError(f"chunks of the text: got chunk {used - 1}, expected at most {k - 1}")
-    parsed = [Step(*zip(*rows, strict=True)) if rows else Step([], [], [], [], []) for rows in steps]
+    parsed = [
+        Step(*zip(*rows, strict=True)) if rows else Step([], [], [], [], []) for rows in steps
+    ]
     chunks = k or -(-used // divisor) * divisor
     return Schedule(collective, p, chunks, len(parsed), parsed.__getitem__, root, one_port=False)
 
 
 def _steps(text: str, p: int) -> list[list[Row]]:
-    lines = [_Part(line.partition(NOTE)[0], number, 1) for number, line in enumerate(text.split("\n"), 1)]
+    lines = [
+        _Part(line.partition(NOTE)[0], number, 1) for number, line in enumerate(text.split("\n"), 1)
+    ]
     lines = [line for line in lines if line.text.strip(BLANK)]
     for r, cell in enumerate(_cells(lines[0] if lines else _Part("", 1, 1), p), -1):
         name = "step" if r < 0 else f"rank {r}"
@@ -170,19 +202,25 @@ def _cells(line: _Part, p: int) -> list[_Part]:
     if len(ends) != p + 1:
         line.stripped().fail(f"{p + 1} columns, step and {p} ranks, not {len(ends)}")
     cells = [
-        line.at(first, last).stripped() for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False)
+        line.at(first, last).stripped()
+        for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False)
     ]
     marked = [len(cell.text) > 1 and cell.text[0] == ">" and cell.text[-1] == "<" for cell in cells]
     cells = [
-        cell.at(1, len(cell.text) - 1) if is_marked else cell for cell, is_marked in zip(cells, marked, strict=True)
+        cell.at(1, len(cell.text) - 1) if is_marked else cell
+        for cell, is_marked in zip(cells, marked, strict=True)
     ]
     return [
-        cell.at(0, 0) if is_marked and cell.text == "?" else cell for cell, is_marked in zip(cells, marked, strict=True)
+        cell.at(0, 0) if is_marked and cell.text == "?" else cell
+        for cell, is_marked in zip(cells, marked, strict=True)
     ]
 
 
 def _rows(cell: _Part, rank: int, p: int, left: int, unmoved: int) -> Iterator[list[Row]]:
-    """Yield the rows of each item of a cell, such as +2-4<0,1(x3); ``left`` rows of ``unmoved`` chunks may come."""
+    """Yield the rows of each item of a cell, such as +2-4<0,1(x3).
+
+    ``left`` rows of ``unmoved`` chunks may come.
+    """
     for found in re.finditer(r"[^ \t]+", cell.text):
         item = cell.at(*found.span())
         parsed = ITEM.fullmatch(item.text)
@@ -190,7 +228,9 @@ def _rows(cell: _Part, rank: int, p: int, left: int, unmoved: int) -> Iterator[l
             item.fail("a cell such as +2<0, =2<0, +2-4<0 or +0<1,2(x3)")
         chunk, last = int(parsed[2]), int(parsed[3] or parsed[2])
         if not chunk <= last <= MAX_CHUNK:
-            item.at(1, parsed.end(3) if parsed[3] else parsed.end(2)).fail(f"chunks in order, up to {MAX_CHUNK}")
+            item.at(1, parsed.end(3) if parsed[3] else parsed.end(2)).fail(
+                f"chunks in order, up to {MAX_CHUNK}"
+            )
         rows: list[Row] = []
         count = last - chunk + 1
         for source in SOURCE.finditer(parsed[4]):

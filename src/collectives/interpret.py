@@ -1,7 +1,8 @@
 """Run a step on arrays: the one loop that moves data of any kind.
 
-The state is an array of shape (participants, k, …): what each rank and switch holds of each chunk. Counts,
-fingerprints, numbers and even strings move by the same rule, so what is proved of one is what happens to the other.
+The state is an array of shape (participants, k, …): what each rank and switch holds of each chunk.
+Counts, fingerprints, numbers and even strings move by the same rule, so what is proved of one is
+what happens to the other.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,16 @@ Combine = Callable[[Any, Any], Any]
 def apply(step: Step, state: State, combine: Combine = np.add) -> None:
     """Run one step, in place: read everything, then write.
 
-    ``state`` has shape (participants, k, …) and any dtype. Equals the plain program, for every row and chunk ``c``::
+    ``state`` has shape (participants, k, …) and any dtype. Equals the plain program, for every row
+    and chunk ``c``::
 
         moved = state.copy()
         state[dst, c] = moved[src, c]                           # where the row replaces
         state[dst, c] = combine(state[dst, c], moved[src, c])   # where it adds
 
-    but several adds into one cell are reduced in rank order, the destination's own value in its place, so that every
-    rank computes the same bits. Raises ScheduleError if a cell is replaced and written again in the same step.
+    but several adds into one cell are reduced in rank order, the destination's own value in its
+    place, so that every rank computes the same bits. Raises ScheduleError if a cell is replaced and
+    written again in the same step.
 
     >>> state = np.array([["a"], ["b"], ["c"]], dtype=object)
     >>> apply(Step(src=[0, 2], dst=1, chunk=0, add=True), state)
@@ -51,7 +54,9 @@ def _are_distinct(cell: Ints) -> bool:
     return bool((ordered[1:] != ordered[:-1]).all())
 
 
-def _write(state: State, dst: Ints, chunk: Ints, add: NDArray[np.bool_], moved: State, combine: Combine) -> None:
+def _write(
+    state: State, dst: Ints, chunk: Ints, add: NDArray[np.bool_], moved: State, combine: Combine
+) -> None:
     """Write what was moved into cells of which each is written once, so that neither order nor conflicts matter."""
     if not add.any():
         state[dst, chunk] = moved
@@ -93,8 +98,8 @@ def _reduce(state: State, cell: Ints, src: Ints, moved: State, combine: Combine)
 def run(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
     """Run all steps on a state, in place, and return it: ``for step in schedule.steps(): apply(step, state, combine)``.
 
-    ``state`` has shape (participants, k, …) and any dtype. A switch begins with what changes no sum, such as 0. Raises
-    ScheduleError as `apply` does. Cost: a copy of what each step moves.
+    ``state`` has shape (participants, k, …) and any dtype. A switch begins with what changes no
+    sum, such as 0. Raises ScheduleError as `apply` does. Cost: a copy of what each step moves.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> run(swap, np.array([[3.0], [4.0]])).ravel().tolist()

@@ -1,46 +1,40 @@
 """Machines: ranks on nodes, and links of several classes between them.
 
-A machine is a YAML file. The presets in ``machines/`` are such files, with their sources. With ``links``, ``inside`` is
-one link of a node, and ``network`` a port to the network's switches, which one node alone does not need; a message
-takes the shortest way. All fields:
+A machine is a YAML file. The presets in ``machines/`` are such files, with their sources. With
+``links``, ``inside`` is one link of a node, and ``network`` a port to the network's switches, which
+one node alone does not need; a message takes the shortest way. All fields:
 
-    name: two-rooms
-    source: where the numbers come from
-    ranks_per_node: 8             # ranks fill the nodes in order
-    ports_per_node: 1             # network ports that a node's ranks share; left out: one for each rank
-    inside:                       # between two ranks of a node; needed where ranks_per_node is above 1
-      latency: 1us                # from the last byte's leaving to its arrival; nothing is occupied meanwhile
-      overhead: 0us               # a message occupies the ports of sender and receiver for overhead + bytes / rate
-      rate: 250GB/s
+    name: two-rooms source: where the numbers come from ranks_per_node: 8             # ranks fill
+    the nodes in order ports_per_node: 1             # network ports that a node's ranks share; left
+    out: one for each rank inside:                       # between two ranks of a node; needed where
+    ranks_per_node is above 1
+      latency: 1us                # from the last byte's leaving to its arrival; nothing is occupied
+      meanwhile overhead: 0us               # a message occupies the ports of sender and receiver
+      for overhead + bytes / rate rate: 250GB/s
     network: {latency: 4us, overhead: 1us, rate: 25GB/s}    # between nodes; the rate is a port's
-    levels:                       # of the network, if any, from below: what a message meets that leaves a group
-      - name: rack
-        nodes: 16                 # in a group
-        latency: 1us              # further latency
-        rate: 20GB/s              # of one message at most; left out: the port's
-        uplink: 200GB/s           # shared by all that leaves the group, and by all that enters it; left out: no limit
-    fastest_protocol: true        # all messages of a call take the protocol in which the call ends first, as in NCCL;
-                                  # left out: each message takes the first that fits
-    protocols:                    # if any: how messages are sent; otherwise the links as above
-      - name: LL
-        algorithms: [ring]        # left out: all algorithms
-        up_to: 64K                # bytes of a message; left out: any
-        buffer_up_to: 1M          # bytes of the whole buffer; left out: any
-        startup: 10us             # once, before anything is sent
-        share: 0.5                # of every link's rate
-        inside: {latency: 0.5us, overhead: 0us}
-        network: {latency: 2us, overhead: 1us}
-    slower: {3: 16}               # nodes, if any, through whose network ports a byte takes so many times as long
-    links:                        # the links one by one, if the two classes are not enough (`LinkTable`)
-      matrix: [[0, 2], [2, 0]]    # links from each rank of a node to each other one; switches follow the ranks
-      pairs: [[0, 1, 2]]          # the same as [from, to, number], in place of a matrix
-      switches: 0                 # of a node
-      rails: 0                    # switches that join the nodes: rank r has a port to switch r % rails
-      egress: [1]                 # ranks of a node with a port to the network; left out: all
-      ingress: [0]                # ranks of a node with a port from it; left out: all
-      places: [[0, 0], [1, 0]]    # where a picture has ranks and switches: x, and y downwards, both from 0 to 1
-    gamma: 0                      # seconds to reduce a byte
-    version: 1                    # of this format, `collectives.schemas`; left out: 1
+    levels:                       # of the network, if any, from below: what a message meets that
+    leaves a group
+      - name: rack nodes: 16                 # in a group latency: 1us              # further
+        latency rate: 20GB/s              # of one message at most; left out: the port's uplink:
+        200GB/s           # shared by all that leaves the group, and by all that enters it; left
+        out: no limit fastest_protocol: true        # all messages of a call take the protocol in
+        which the call ends first, as in NCCL; # left out: each message takes the first that fits
+        protocols:                    # if any: how messages are sent; otherwise the links as above
+      - name: LL algorithms: [ring]        # left out: all algorithms up_to: 64K                #
+        bytes of a message; left out: any buffer_up_to: 1M          # bytes of the whole buffer;
+        left out: any startup: 10us             # once, before anything is sent share: 0.5
+        # of every link's rate inside: {latency: 0.5us, overhead: 0us} network: {latency: 2us,
+        overhead: 1us} slower: {3: 16}               # nodes, if any, through whose network ports a
+        byte takes so many times as long links:                        # the links one by one, if
+        the two classes are not enough (`LinkTable`) matrix: [[0, 2], [2, 0]]    # links from each
+        rank of a node to each other one; switches follow the ranks pairs: [[0, 1, 2]]          #
+        the same as [from, to, number], in place of a matrix switches: 0                 # of a node
+        rails: 0                    # switches that join the nodes: rank r has a port to switch r %
+        rails egress: [1]                 # ranks of a node with a port to the network; left out:
+        all ingress: [0]                # ranks of a node with a port from it; left out: all places:
+        [[0, 0], [1, 0]]    # where a picture has ranks and switches: x, and y downwards, both from
+        0 to 1 gamma: 0                      # seconds to reduce a byte version: 1
+        # of this format, `collectives.schemas`; left out: 1
 """
 
 from __future__ import annotations
@@ -56,7 +50,17 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from collectives.codecs import current_name
-from collectives.config import FILE, AlgorithmName, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
+from collectives.config import (
+    FILE,
+    AlgorithmName,
+    Bytes,
+    Count,
+    Rate,
+    Seconds,
+    StrictModel,
+    parse_yaml,
+    read_yaml,
+)
 from collectives.errors import explain, short, unknown
 from collectives.schemas import VERSION, version_of
 
@@ -113,7 +117,10 @@ class Protocol(StrictModel):
     network: Delay = Delay()
 
     def fits(self, algorithm: str | None, n: int) -> bool:
-        """Tell if the protocol is for this algorithm and a buffer of n bytes. None needs one for all algorithms."""
+        """Tell if the protocol is for this algorithm and a buffer of n bytes.
+
+        None needs one for all algorithms.
+        """
         is_named = self.algorithms is None or current_name(algorithm or "") in self.algorithms
         return is_named and (self.buffer_up_to is None or n <= self.buffer_up_to)
 
@@ -121,10 +128,11 @@ class Protocol(StrictModel):
 class LinkTable(StrictModel):
     """The number of parallel links from each vertex of a node to each other.
 
-    The vertices of a node are its ranks, then its switches. Row ``a``, column ``b`` of ``matrix`` is the number of
-    links from a to b; ``pairs`` are the same as (a, b, number). With ``rails``, nodes are joined: rank r of every node
-    has a port to switch ``r % rails`` of the network. ``egress`` and ``ingress`` are the ranks of a node that have such
-    a port, all if left out. ``places`` are the vertices' x and y in a picture, from 0 to 1, y downwards.
+    The vertices of a node are its ranks, then its switches. Row ``a``, column ``b`` of ``matrix``
+    is the number of links from a to b; ``pairs`` are the same as (a, b, number). With ``rails``,
+    nodes are joined: rank r of every node has a port to switch ``r % rails`` of the network.
+    ``egress`` and ``ingress`` are the ranks of a node that have such a port, all if left out.
+    ``places`` are the vertices' x and y in a picture, from 0 to 1, y downwards.
 
     >>> LinkTable(pairs=[(0, 1, 2), (1, 0, 1)]).counted(2)
     [(0, 1, 2), (1, 0, 1)]
@@ -141,7 +149,9 @@ class LinkTable(StrictModel):
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if bool(self.matrix) == bool(self.pairs):
-            raise ValueError(f"links: got {'both' if self.pairs else 'neither'}, expected a matrix or pairs")
+            raise ValueError(
+                f"links: got {'both' if self.pairs else 'neither'}, expected a matrix or pairs"
+            )
         if not self.rails and (self.egress is not None or self.ingress is not None):
             raise ValueError("egress and ingress of a network: got rails 0, expected 1 or more")
         return self
@@ -149,11 +159,15 @@ class LinkTable(StrictModel):
     def counted(self, ranks: int) -> list[tuple[int, int, int]]:
         """Check the links of a node of ``ranks`` ranks and return them as (from, to, number).
 
-        Raises ValueError for a matrix of another size, a vertex that is not there, a link from a vertex to itself, a
-        pair that is given twice, and a switch that sends and receives at different rates.
+        Raises ValueError for a matrix of another size, a vertex that is not there, a link from a
+        vertex to itself, a pair that is given twice, and a switch that sends and receives at
+        different rates.
         """
         n = ranks + self.switches
-        _check(n <= MAX_VERTICES, f"links: got {n:,} ranks and switches, expected at most {MAX_VERTICES:,}")
+        _check(
+            n <= MAX_VERTICES,
+            f"links: got {n:,} ranks and switches, expected at most {MAX_VERTICES:,}",
+        )
         _check(len(self.places) in (0, n), f"places: got {len(self.places)}, expected {n}")
         sizes = {len(self.matrix), *map(len, self.matrix)}
         _check(
@@ -165,18 +179,31 @@ class LinkTable(StrictModel):
                 _check(r < ranks, f"{name} of the network: got rank {r}, expected 0 to {ranks - 1}")
         found: dict[tuple[int, int], int] = {}
         for a, b, count in self._given():
-            _check(max(a, b) < n, f"link from {a} to {b}: got no such rank or switch, expected 0 to {n - 1}")
+            _check(
+                max(a, b) < n,
+                f"link from {a} to {b}: got no such rank or switch, expected 0 to {n - 1}",
+            )
             _check(a != b or not count, f"link from {a} to itself: got {count}, expected 0")
             _check((a, b) not in found, f"link from {a} to {b}: got it twice, expected once")
             found[a, b] = count
         for switch in range(ranks, n):
-            out, into = (sum(count for ends, count in found.items() if ends[i] == switch) for i in (0, 1))
-            _check(out == into, f"links of switch {switch}: got {into} in and {out} out, expected as many")
+            out, into = (
+                sum(count for ends, count in found.items() if ends[i] == switch) for i in (0, 1)
+            )
+            _check(
+                out == into,
+                f"links of switch {switch}: got {into} in and {out} out, expected as many",
+            )
         return [(a, b, count) for (a, b), count in found.items() if count]
 
     def _given(self) -> Iterator[tuple[int, int, int]]:
         yield from self.pairs
-        yield from ((a, b, count) for a, row in enumerate(self.matrix) for b, count in enumerate(row) if count)
+        yield from (
+            (a, b, count)
+            for a, row in enumerate(self.matrix)
+            for b, count in enumerate(row)
+            if count
+        )
 
     def ports(self, ranks: int) -> tuple[list[int], list[int]]:
         """Return the ranks of a node with a port out to the network, and those with a port in."""
@@ -206,7 +233,9 @@ class Machine(StrictModel):
     levels: tuple[Level, ...] = ()
     fastest_protocol: bool = False
     protocols: tuple[Protocol, ...] = ()
-    slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(default={})
+    slower: dict[
+        Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    ] = Field(default={})
     links: LinkTable | None = None
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
@@ -214,14 +243,23 @@ class Machine(StrictModel):
     @classmethod
     def _one_node(cls, given: Any) -> Any:
         """Take the inner links for the network if there are links and no network, because there is one node then."""
-        if isinstance(given, dict) and given.get("links") and "network" not in given and "inside" in given:
+        if (
+            isinstance(given, dict)
+            and given.get("links")
+            and "network" not in given
+            and "inside" in given
+        ):
             return given | {"network": given["inside"]}
         return given
 
     @model_validator(mode="after")
     def _wired(self) -> Self:
         if self.links:
-            other = [name for name in ("ports_per_node", "levels", "protocols", "slower") if getattr(self, name)]
+            other = [
+                name
+                for name in ("ports_per_node", "levels", "protocols", "slower")
+                if getattr(self, name)
+            ]
             if other:
                 raise ValueError(f"a machine with links: got {' and '.join(other)}, expected none")
             if self.inside is None:
@@ -232,11 +270,17 @@ class Machine(StrictModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.ranks_per_node > 1 and self.inside is None:
-            raise ValueError(f"the link 'inside' is missing: nodes of {self.ranks_per_node} ranks need one")
+            raise ValueError(
+                f"the link 'inside' is missing: nodes of {self.ranks_per_node} ranks need one"
+            )
         if self.ranks_per_node % self.ports:
-            raise ValueError(f"uneven ports: got {self.ports} for {self.ranks_per_node} ranks, expected a divisor")
+            raise ValueError(
+                f"uneven ports: got {self.ports} for {self.ranks_per_node} ranks, expected a divisor"
+            )
         if self.fastest_protocol and any(each.up_to for each in self.protocols):
-            raise ValueError("a protocol for a whole call: got a limit up_to of a message, expected none")
+            raise ValueError(
+                "a protocol for a whole call: got a limit up_to of a message, expected none"
+            )
         sizes = [1, *(level.nodes for level in self.levels)]
         if any(large <= small or large % small for small, large in pairwise(sizes)):
             raise ValueError(
@@ -251,13 +295,19 @@ class Machine(StrictModel):
 
     def protocols_for(self, algorithm: str | None, n: int) -> tuple[Protocol, ...]:
         """Return the protocols for an algorithm and a buffer of n bytes, in their order, and last the plain links."""
-        plain = Protocol(name="", inside=_delay(self.inside or self.network), network=_delay(self.network))
+        plain = Protocol(
+            name="", inside=_delay(self.inside or self.network), network=_delay(self.network)
+        )
         return (*(protocol for protocol in self.protocols if protocol.fits(algorithm, n)), plain)
 
     def choices(self, algorithm: str | None, n: int) -> tuple[tuple[Protocol, ...], ...]:
         """Return the sets of protocols of which a call takes the fastest: each alone, or all by a message's size."""
         protocols = self.protocols_for(algorithm, n)
-        return tuple((each,) for each in protocols[:-1] or protocols) if self.fastest_protocol else (protocols,)
+        return (
+            tuple((each,) for each in protocols[:-1] or protocols)
+            if self.fastest_protocol
+            else (protocols,)
+        )
 
 
 def _delay(link: Link) -> Delay:
@@ -270,16 +320,21 @@ def presets() -> list[str]:
     >>> presets()[-2:]
     ['summit', 'textbook']
     """
-    return sorted(path.name.removesuffix(".yaml") for path in _folder().iterdir() if path.name.endswith(".yaml"))
+    return sorted(
+        path.name.removesuffix(".yaml")
+        for path in _folder().iterdir()
+        if path.name.endswith(".yaml")
+    )
 
 
 def machine(name: str) -> Machine:
     """Return a preset by name, the machine in a file ``NAME.yaml``, or one link as "LATENCY,RATE".
 
-    A mesh or torus is ``mesh:5x5`` or ``torus:4x4x4``, of links of 1 us and 50 GB/s, or of others as
-    ``mesh:5x5,LATENCY,RATE``.
+    A mesh or torus is ``mesh:5x5`` or ``torus:4x4x4``, of links of 1 us and 50 GB/s, or of others
+    as ``mesh:5x5,LATENCY,RATE``.
 
-    Raises ValueError for an unknown name, a missing file and invalid fields; the message is one line.
+    Raises ValueError for an unknown name, a missing file and invalid fields; the message is one
+    line.
 
     >>> machine("summit").ranks_per_node
     6
@@ -299,13 +354,16 @@ def machine(name: str) -> Machine:
     if "," in name:
         latency, _, rate = name.partition(",")
         return _parse_machine({"name": name, "network": {"latency": latency, "rate": rate}}, name)
-    raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, LATENCY,RATE, mesh:5x5 and torus:4x4")
+    raise ValueError(
+        f"{unknown('machine', name, presets())}, files NAME.yaml, LATENCY,RATE, mesh:5x5 and torus:4x4"
+    )
 
 
 def lattice(sizes: tuple[Count, ...], wraps: bool) -> LinkTable:
     """Return a mesh of these sizes, or a torus with ``wraps``, whose neighbours on every axis have a link each way.
 
-    Ranks are numbered with the last axis fastest. An axis of two ranks has one link each way, also in a torus.
+    Ranks are numbered with the last axis fastest. An axis of two ranks has one link each way, also
+    in a torus.
 
     >>> [len(lattice((3, 3), wraps).pairs) for wraps in (False, True)]
     [24, 36]
@@ -339,7 +397,9 @@ def lattice_fields(name: str) -> dict[str, Any]:
     latency, _, rate = (link or "1us,50GB/s").partition(",")
     sizes = tuple(int(size) for size in axes.split("x") if size.isdecimal() and len(size) < 10)
     if len(sizes) != 1 + axes.count("x") or min(sizes) < 1 or not 2 <= prod(sizes) <= MAX_VERTICES:
-        raise ValueError(f"size of a {kind}: got {short(axes)}, expected such as 4x4, of 2 to {MAX_VERTICES:,} ranks")
+        raise ValueError(
+            f"size of a {kind}: got {short(axes)}, expected such as 4x4, of 2 to {MAX_VERTICES:,} ranks"
+        )
     return {
         "name": name,
         "ranks_per_node": prod(sizes),
@@ -354,10 +414,14 @@ def _folder() -> Any:
 
 def _parse_machine(given: Any, name: str) -> Machine:
     if not isinstance(given, dict):
-        raise ValueError(f"machine {name}: got no fields, expected some, such as name, network and ranks_per_node")
+        raise ValueError(
+            f"machine {name}: got no fields, expected some, such as name, network and ranks_per_node"
+        )
     version_of(given, f"machine {name}", unsaid=VERSION)
     try:
-        return Machine.model_validate({of: value for of, value in given.items() if of != "version"}, context=FILE)
+        return Machine.model_validate(
+            {of: value for of, value in given.items() if of != "version"}, context=FILE
+        )
     except ValidationError as error:
         raise ValueError(f"machine {name}: {explain(error)}") from None
 

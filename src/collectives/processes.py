@@ -1,11 +1,15 @@
 """Supervisor: starts processes, watches them, and ends them and everything that they have started.
 
-A process that we start has a session, and so a process group, of its own. There are three ways to its end:
+A process that we start has a session, and so a process group, of its own. There are three ways to
+its end:
 
-* `end` kills the whole group, by default at once. Call it when the block that started the process is left.
-* `die_with`, called by the process itself, has the kernel kill it with its parent, even if that gets SIGKILL.
-* `guarded` is for a command of others, which calls nothing of ours: a small process of ours starts it, and ends it and
-  its group when this process has ended. That process runs this file as a script, which imports Python's own modules.
+* `end` kills the whole group, by default at once. Call it when the block that started the process
+  is left.
+* `die_with`, called by the process itself, has the kernel kill it with its parent, even if that
+  gets SIGKILL.
+* `guarded` is for a command of others, which calls nothing of ours: a small process of ours starts
+  it, and ends it and its group when this process has ended. That process runs this file as a
+  script, which imports Python's own modules.
 
 No other module sends a signal to a group, or asks the kernel to do so.
 """
@@ -46,14 +50,18 @@ GRACE_SECONDS = 5.0
 STDERR = 2
 PR_SET_PDEATHSIG = 1
 
-# How a rank names the peer that it waited for, and the one that answered nobody; how gloo says that a peer has gone.
+# How a rank names the peer that it waited for, and the one that answered nobody; how gloo says that
+# a peer has gone.
 NO_SIGN = re.compile(r"\brank (\d+) gave no sign in time")
 WAITED = re.compile(r"in step \d+, (?:sending to|receiving from) rank (\d+): ")
 LOST = re.compile(r"Connection (?:closed|reset) by peer")
 
 
 class RankError(RuntimeError):
-    """A rank failed, or the ranks timed out; the message ends with the last lines that were printed."""
+    """A rank failed, or the ranks timed out.
+
+    The message ends with the last lines that were printed.
+    """
 
 
 class Process(Protocol):
@@ -66,8 +74,8 @@ class Process(Protocol):
 class ChildProcess(subprocess.Popen[bytes]):
     """A process in a session of its own, so that `end` reaches all that it has started.
 
-    `poll` does not reap it: its number, which is also its group's, stays reserved until `wait`. So `end` can kill the
-    group of a process that has ended. macOS has `os.waitid` from Python 3.13 on.
+    `poll` does not reap it: its number, which is also its group's, stays reserved until `wait`. So
+    `end` can kill the group of a process that has ended. macOS has `os.waitid` from Python 3.13 on.
     """
 
     def __init__(self, command: list[str], **options: Any) -> None:
@@ -86,7 +94,9 @@ class ChildProcess(subprocess.Popen[bytes]):
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-def start(command: list[str], log: Log, environment: dict[str, str], pass_fds: list[int]) -> ChildProcess:
+def start(
+    command: list[str], log: Log, environment: dict[str, str], pass_fds: list[int]
+) -> ChildProcess:
     """Start a process that prints into ``log`` and has ``environment`` besides this process's own."""
     return ChildProcess(
         command,
@@ -107,9 +117,9 @@ def supervise(
 ) -> list[Event]:
     """Wait until every process has ended with exit code 0; return all events.
 
-    ``events(seconds)`` waits at most so long and returns the events that have arrived, or None after the last one.
-    Raises RankError if a process fails, or after ``timeout`` seconds. The others have `LINGER_SECONDS` to report that
-    one has failed.
+    ``events(seconds)`` waits at most so long and returns the events that have arrived, or None
+    after the last one. Raises RankError if a process fails, or after ``timeout`` seconds. The
+    others have `LINGER_SECONDS` to report that one has failed.
     """
     since, seen, is_open, failed_at = time.monotonic(), list[Event](), True, float("inf")
     while is_open or any(process.poll() is None for process in processes):
@@ -129,8 +139,13 @@ def supervise(
     return seen
 
 
-def _need_time(names: list[str], processes: Sequence[Process], logs: list[Log], timeout: float, since: float) -> None:
-    """Raise RankError after ``timeout`` seconds; name a stopped rank, which holds up the others, or the first one."""
+def _need_time(
+    names: list[str], processes: Sequence[Process], logs: list[Log], timeout: float, since: float
+) -> None:
+    """Raise RankError after ``timeout`` seconds.
+
+    Name a stopped rank, which holds up the others, or the first one.
+    """
     late = [which for which, process in enumerate(processes) if process.poll() is None]
     if not late or time.monotonic() < since + timeout:
         return
@@ -144,37 +159,51 @@ def _need_time(names: list[str], processes: Sequence[Process], logs: list[Log], 
 def _first_failure(names: list[str], processes: Sequence[Process], logs: list[Log]) -> str:
     """Return which rank failed first and how: the one that printed its last line first, as its failure caused the rest.
 
-    Before it come the ranks that name no peer as the reason: a kernel may close a rank's connections before it has
-    ended, and it notes times of files by the tick only. If it failed because a running rank did not answer, the message
-    begins with that rank.
+    Before it come the ranks that name no peer as the reason: a kernel may close a rank's
+    connections before it has ended, and it notes times of files by the tick only. If it failed
+    because a running rank did not answer, the message begins with that rank.
     """
     until = time.monotonic() + DYING_SECONDS
     while _lost(processes, logs) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     failed = [which for which, process in enumerate(processes) if process.poll()]
-    which = min(failed, key=lambda which: (_has_lost(logs[which]), os.fstat(logs[which].fileno()).st_mtime_ns))
+    which = min(
+        failed,
+        key=lambda which: (_has_lost(logs[which]), os.fstat(logs[which].fileno()).st_mtime_ns),
+    )
     code = processes[which].poll() or 0
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    silent = "".join(f"{names[which]} did not answer the others\n" for which in _silent(processes, logs))
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
+    silent = "".join(
+        f"{names[which]} did not answer the others\n" for which in _silent(processes, logs)
+    )
     return f"{silent}{names[which]} {how}; {last_lines(logs[which])}"
 
 
 def _silent(processes: Sequence[Process], logs: list[Log]) -> list[int]:
     """Return the running ranks that all failed ranks waited for; none if a rank failed by itself.
 
-    A rank that has printed such a failure is no longer silent, although its process may not have ended yet.
+    A rank that has printed such a failure is no longer silent, although its process may not have
+    ended yet.
     """
     waited_for = [WAITED.findall(text(log)) for log in logs]
     no_sign = [peer for log in logs for peer in NO_SIGN.findall(text(log))]
     failed = [peers for process, peers in zip(processes, waited_for, strict=True) if process.poll()]
-    silent = {w for w, process in enumerate(processes) if process.poll() is None and not waited_for[w]}
+    silent = {
+        w for w, process in enumerate(processes) if process.poll() is None and not waited_for[w]
+    }
     named = no_sign or [peer for peers in waited_for for peer in peers]
     return sorted(silent & set(map(int, named))) if all(failed) else []
 
 
 def _lost(processes: Sequence[Process], logs: list[Log]) -> bool:
     """Return True if all failed ranks name a peer and a rank has not ended: it may be that peer, about to end."""
-    failed = [_has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()]
+    failed = [
+        _has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()
+    ]
     return all(failed) and any(process.poll() is None for process in processes)
 
 
@@ -217,17 +246,23 @@ def indented(lines: list[str]) -> str:
 
 
 def end(processes: list[ChildProcess], grace: float = 0.0) -> None:
-    """Kill what is left of every process's group, and wait for it; SIGTERM goes ``grace`` seconds before, if above 0.
+    """Kill what is left of every process's group, and wait for it.
 
-    A process that has ended may have left children in its group. One that was waited for is skipped, because its number
-    may be another's by now.
+    SIGTERM goes ``grace`` seconds before, if above 0.
+
+    A process that has ended may have left children in its group. One that was waited for is
+    skipped, because its number may be another's by now.
     """
     until = time.monotonic() + grace
     for how in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
         for process in processes:
             if process.returncode is None:
                 kill_group(process.pid, how)
-        while how != signal.SIGKILL and time.monotonic() < until and any(p.poll() is None for p in processes):
+        while (
+            how != signal.SIGKILL
+            and time.monotonic() < until
+            and any(p.poll() is None for p in processes)
+        ):
             time.sleep(POLL_SECONDS)
     for process in processes:
         process.wait()
@@ -268,7 +303,10 @@ def kill_descendants(but: "set[psutil.Process]") -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends, even by SIGKILL. Exits if the parent has ended already."""
+    """Have this process killed when its parent ends, even by SIGKILL.
+
+    Exits if the parent has ended already.
+    """
     if sys.platform == "linux":
         import ctypes
 
@@ -288,7 +326,8 @@ def _poll_parent(parent: int) -> None:
 def guarded(command: list[str], file: str = "") -> list[str]:
     """Return a command that runs ``command`` until this process ends, however it ends, and also removes ``file`` then.
 
-    It passes the command's exit code or signal on. Start it with `start`, or as the first process of a session.
+    It passes the command's exit code or signal on. Start it with `start`, or as the first process
+    of a session.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), file, *command]
 
@@ -296,10 +335,12 @@ def guarded(command: list[str], file: str = "") -> list[str]:
 def _guard(parent: int, file: str, command: list[str]) -> int:
     """Run a command until it or ``parent`` ends; return its exit code, negative for a signal.
 
-    When the parent has ended, the command gets SIGTERM, so that it removes its files. It may hang instead, as
-    horovodrun does if its ranks ended first: then, and for what the command leaves, the whole group is killed.
+    When the parent has ended, the command gets SIGTERM, so that it removes its files. It may hang
+    instead, as horovodrun does if its ranks ended first: then, and for what the command leaves, the
+    whole group is killed.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):  # these are for the command: `end` sends them to the group
+    # These are for the command: `end` sends them to the group.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     if os.getppid() != parent:
         return 1
@@ -329,7 +370,8 @@ def end_as(code: int) -> None:
 def open_streams() -> None:
     """Open standard input, output and errors if they are closed.
 
-    Otherwise the next file that we open gets such a number, and a child process takes it for its standard input.
+    Otherwise the next file that we open gets such a number, and a child process takes it for its
+    standard input.
     """
     while (file := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(file, True)
@@ -340,7 +382,8 @@ def open_streams() -> None:
 def workers(count: int | None = None) -> "Iterator[ProcessPoolExecutor]":
     """Yield a pool of ``count`` worker processes, by default one for each core.
 
-    An exception that leaves the block kills the workers and drops their jobs; they also end with their parent.
+    An exception that leaves the block kills the workers and drops their jobs; they also end with
+    their parent.
 
     >>> with workers(1) as pool:
     ...     pool.submit(pow, 2, 5).result()
@@ -361,7 +404,8 @@ def workers(count: int | None = None) -> "Iterator[ProcessPoolExecutor]":
 
 def _begin_worker(parent: int) -> None:
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the parent ends us
+    # Ctrl-C signals the whole group; the parent ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

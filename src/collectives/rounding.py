@@ -41,14 +41,15 @@ class Measured(NamedTuple):
 def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     """Measure the errors of a schedule's sums of ``samples``, of shape (p, elements), rounded to ``dtype`` first.
 
-    Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce` does. In a schedule
-    with a codec what is sent is rounded to that, sums are float32, and the result is rounded to both at the end.
-    Errors are those of the first chunk and the last, on the rank that ends with them. ``bound`` is for a sum without
-    cancellation: a share of the sum of absolute values.
+    Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce`
+    does. In a schedule with a codec what is sent is rounded to that, sums are float32, and the
+    result is rounded to both at the end. Errors are those of the first chunk and the last, on the
+    rank that ends with them. ``bound`` is for a sum without cancellation: a share of the sum of
+    absolute values.
 
-    Raises ValueError for a collective that does not add, an unknown dtype, float64 with a codec, samples of another
-    shape, and samples whose exact sums are all zero or not finite. Source of the exact sums: `math.fsum`. Cost:
-    p * elements additions a sample and chunk.
+    Raises ValueError for a collective that does not add, an unknown dtype, float64 with a codec,
+    samples of another shape, and samples whose exact sums are all zero or not finite. Source of the
+    exact sums: `math.fsum`. Cost: p * elements additions a sample and chunk.
 
     >>> from collectives.algorithms import build
     >>> found = measure(build("all_reduce", "ring", 64), "bfloat16", list(samples("normal", 64, seeds=3)))
@@ -56,14 +57,26 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     (63, True)
     """
     _check(schedule, dtype, samples)
-    sums = [summation(schedule, chunk, once=_once(schedule, dtype)) for chunk in sorted({0, schedule.k - 1})]
+    sums = [
+        summation(schedule, chunk, once=_once(schedule, dtype))
+        for chunk in sorted({0, schedule.k - 1})
+    ]
     depth = max(int(each.depth[_rank(schedule, each), 0]) for each in sums)
-    errors, scales = zip(*(_errors(schedule, sums, dtype, sample) for sample in samples), strict=True)
+    errors, scales = zip(
+        *(_errors(schedule, sums, dtype, sample) for sample in samples), strict=True
+    )
     if not all(0 < scale < inf for scale in scales):
-        raise ValueError(f"RMS of the exact sums: got {min(scales)}, expected more than 0 and finite")
-    relative = [float(np.sqrt((error**2).mean())) / scale for error, scale in zip(errors, scales, strict=True)]
+        raise ValueError(
+            f"RMS of the exact sums: got {min(scales)}, expected more than 0 and finite"
+        )
+    relative = [
+        float(np.sqrt((error**2).mean())) / scale
+        for error, scale in zip(errors, scales, strict=True)
+    ]
     low, median, high = median_interval(relative)
-    worst = max(float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True))
+    worst = max(
+        float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True)
+    )
     limit: float | None = bound(depth, dtype)
     if schedule.codec:
         is_exact = schedule.codec == "float32"
@@ -74,8 +87,9 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
 def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     """Return the sums of an all-reduce of ``values``, shape (p, n), rounded to ``dtype`` first.
 
-    Equals `collectives.all_reduce` bit for bit on rank 0, in one process; shape (n,), float32 (float64 of float64).
-    Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions, and once a schedule its tree.
+    Equals `collectives.all_reduce` bit for bit on rank 0, in one process; shape (n,), float32
+    (float64 of float64). Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions,
+    and once a schedule its tree.
 
     >>> from collectives.algorithms import build
     >>> total(build("all_reduce", "ring/mxint8", 2), np.array([[1.0, 2.0], [1.0, 1.0]]), "float32").tolist()
@@ -89,7 +103,9 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     sums: Floats = np.empty_like(given[0])
     for tree, chunks in _shapes(schedule, _once(schedule, dtype)):
         pieces = [rows[leaves, edges[c] : edges[c + 1]] for c, leaves in chunks.items()]
-        added = _value(schedule, tree, len(tree.operands) - 1, dtype, np.concatenate(pieces, axis=1))
+        added = _value(
+            schedule, tree, len(tree.operands) - 1, dtype, np.concatenate(pieces, axis=1)
+        )
         ends = np.cumsum([piece.shape[1] for piece in pieces])[:-1]
         for c, part in zip(chunks, np.split(added, ends), strict=True):
             sums[edges[c] : edges[c + 1]] = part
@@ -114,7 +130,9 @@ def _shapes(schedule: Schedule, once: bool) -> list[tuple[ReductionTree, dict[in
 def _relabelled(tree: ReductionTree, top: int, p: int) -> tuple[ReductionTree, list[int]]:
     """Return the tree with its leaves numbered in the order of their additions, and the leaves that they were."""
     inner = [number for number in tree.sums_below(top) if _leaf(tree, number, p) is None]
-    below = [_leaf(tree, node, p) for number in inner for node in tree.operands[number]] or [_leaf(tree, top, p)]
+    below = [_leaf(tree, node, p) for number in inner for node in tree.operands[number]] or [
+        _leaf(tree, top, p)
+    ]
     leaves = [*dict.fromkeys(leaf for leaf in below if leaf is not None)]
     new, names = ReductionTree(len(leaves)), dict[int, int]()
     for number in inner:
@@ -135,7 +153,8 @@ def _leaf(tree: ReductionTree, node: int, p: int) -> int | None:
 def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
     """Yield samples of shape (p, elements): ``normal`` is N(0, 1), ``positive`` its absolute values, or a file's.
 
-    NAME.npy holds one sample. Raises ValueError for other data, and for a file that does not hold numbers.
+    NAME.npy holds one sample. Raises ValueError for other data, and for a file that does not hold
+    numbers.
     """
     if data.endswith(".npy"):
         try:
@@ -153,7 +172,9 @@ def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator
 
 
 def rounded(values: Floats, dtype: str) -> Floats:
-    """Round values to a dtype, to the nearest, ties to even; the result is float32, or float64 for float64.
+    """Round values to a dtype, to the nearest, ties to even.
+
+    The result is float32, or float64 for float64.
 
     >>> rounded(np.array([1.00390625, 1.01171875]), "bfloat16").tolist()  # both are half way
     [1.0, 1.015625]
@@ -162,7 +183,9 @@ def rounded(values: Floats, dtype: str) -> Floats:
         return values.astype(dtype).astype(np.float64 if dtype == "float64" else np.float32)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     up = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return np.where(np.isfinite(values), (up & np.uint32(0xFFFF0000)).view(np.float32), values).astype(np.float32)
+    return np.where(
+        np.isfinite(values), (up & np.uint32(0xFFFF0000)).view(np.float32), values
+    ).astype(np.float32)
 
 
 def _once(schedule: Schedule, dtype: str) -> bool:
@@ -172,7 +195,9 @@ def _once(schedule: Schedule, dtype: str) -> bool:
 
 def _check(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
     if schedule.collective not in REDUCING:
-        raise ValueError(f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}")
+        raise ValueError(
+            f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}"
+        )
     if dtype not in ROUNDINGS:
         raise ValueError(unknown("dtype", dtype, list(ROUNDINGS)))
     if schedule.codec and dtype == "float64":
@@ -181,7 +206,9 @@ def _check(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
         )
     for sample in samples:
         if sample.ndim != 2 or len(sample) != schedule.p or not sample.size:
-            raise ValueError(f"data of {schedule.p} ranks: got shape {sample.shape}, expected ({schedule.p}, elements)")
+            raise ValueError(
+                f"data of {schedule.p} ranks: got shape {sample.shape}, expected ({schedule.p}, elements)"
+            )
 
 
 def _rank(schedule: Schedule, of: Summation) -> int:
@@ -191,7 +218,9 @@ def _rank(schedule: Schedule, of: Summation) -> int:
     return schedule.root or 0
 
 
-def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats) -> tuple[Floats, float]:
+def _errors(
+    schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats
+) -> tuple[Floats, float]:
     """Return the errors of all chunks' sums of one sample, and the RMS of the exact ones."""
     values = rounded(sample, dtype)
     exact = np.array([fsum(column) for column in values.T.tolist()])
@@ -202,7 +231,9 @@ def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Float
     return np.concatenate(found), float(np.sqrt((exact**2).mean()))
 
 
-def _value(schedule: Schedule, tree: ReductionTree, node: int, dtype: str, values: Floats) -> Floats:
+def _value(
+    schedule: Schedule, tree: ReductionTree, node: int, dtype: str, values: Floats
+) -> Floats:
     """Return a node's value as a rank ends with it."""
     if _once(schedule, dtype):
         sums: Floats = tree.evaluate(node, values, lambda each: rounded(each, dtype))
@@ -217,4 +248,6 @@ def _sent(codec: str) -> Callable[[Floats], Floats]:
 
     from collectives.engine.codec import rounded as rounded_to_codec
 
-    return lambda values: rounded_to_codec(codec, torch.from_numpy(np.ascontiguousarray(values))).numpy()
+    return lambda values: rounded_to_codec(
+        codec, torch.from_numpy(np.ascontiguousarray(values))
+    ).numpy()

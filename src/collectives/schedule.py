@@ -10,11 +10,13 @@ One letter per idea, here and everywhere else:
     s       segments of a chunk, where an algorithm pipelines
     n       elements of the buffer (bytes, where a time is computed)
 
-A schedule is data. It contains no tensor, no clock and no picture; other modules verify, draw, count and run it. Steps
-are made on request and are vectorised over ranks, because a ring over 24,576 ranks has 1.2 billion messages.
+A schedule is data. It contains no tensor, no clock and no picture; other modules verify, draw,
+count and run it. Steps are made on request and are vectorised over ranks, because a ring over
+24,576 ranks has 1.2 billion messages.
 """
 
-# Longer than other files: a schedule of your own imports steps, schedules and combinators from this one place.
+# Longer than other files: a schedule of your own imports steps, schedules and combinators from this
+# one place.
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from collectives.codecs import CODECS, FLOAT
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-# Up to this many (rank, chunk) cells, `reverse` proves its result when it is made. Beyond, only `verify` does.
+# Up to this many (rank, chunk) cells, `reverse` proves its result when it is made. Beyond, only
+# `verify` does.
 PROVED_CELLS = 1 << 22
 
 
@@ -44,8 +47,9 @@ class ScheduleError(ValueError):
 def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
     """Return the values as an immutable array, whose memory is a ``bytes`` object.
 
-    A step keeps such an array, or a contiguous piece of it, without a copy. An algorithm whose steps share a column
-    makes it once with this function. Raises ScheduleError for values that are no whole numbers, or of uneven length.
+    A step keeps such an array, or a contiguous piece of it, without a copy. An algorithm whose
+    steps share a column makes it once with this function. Raises ScheduleError for values that are
+    no whole numbers, or of uneven length.
 
     >>> ranks = column(range(4))
     >>> step = Step(ranks[:2], ranks[2:], 0)
@@ -78,7 +82,9 @@ def _filled(value: Any, length: int, dtype: type) -> NDArray[Any]:
 
 
 class Messages(NamedTuple):
-    """The messages of one step, in the order of their first rows; one entry for each in ``src``, ``dst`` and ``size``.
+    """The messages of one step, in the order of their first rows.
+
+    One entry for each in ``src``, ``dst`` and ``size``.
 
     Message ``i`` consists of the rows ``row[first[i]:first[i + 1]]``, in their order in the step.
     """
@@ -98,13 +104,15 @@ class Messages(NamedTuple):
 class Step:
     """Messages that may be in flight at the same time: rows, kept as arrays of equal length.
 
-    Row ``i`` moves ``count[i]`` consecutive chunks from ``chunk[i]`` on, from rank ``src[i]`` to rank ``dst[i]``.
-    Where ``add[i]`` they are added to the destination's chunks; otherwise they replace them. All reads of a step come
-    before its writes. Several rows for one pair of ranks are one message (`messages`).
+    Row ``i`` moves ``count[i]`` consecutive chunks from ``chunk[i]`` on, from rank ``src[i]`` to
+    rank ``dst[i]``. Where ``add[i]`` they are added to the destination's chunks; otherwise they
+    replace them. All reads of a step come before its writes. Several rows for one pair of ranks are
+    one message (`messages`).
 
-    The step owns its columns (int64, and bool for ``add``; one axis, contiguous, read-only). If you change an array
-    later, the step does not change. Raises ScheduleError if a column has values of another kind or another length.
-    Cost: a copy of each column, except of one that `column` has made.
+    The step owns its columns (int64, and bool for ``add``; one axis, contiguous, read-only). If you
+    change an array later, the step does not change. Raises ScheduleError if a column has values of
+    another kind or another length. Cost: a copy of each column, except of one that `column` has
+    made.
 
     A number fills a whole column:
 
@@ -119,10 +127,20 @@ class Step:
     add: Bools
 
     def __init__(
-        self, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, count: ArrayLike = 1, add: ArrayLike = False
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        chunk: ArrayLike,
+        count: ArrayLike = 1,
+        add: ArrayLike = False,
     ) -> None:
-        given = [*(_given(values, np.int64) for values in (src, dst, chunk, count)), _given(add, np.bool_)]
-        length = max((len(each) for each in given if isinstance(each, np.ndarray) and each.ndim), default=1)
+        given = [
+            *(_given(values, np.int64) for values in (src, dst, chunk, count)),
+            _given(add, np.bool_),
+        ]
+        length = max(
+            (len(each) for each in given if isinstance(each, np.ndarray) and each.ndim), default=1
+        )
         for name, each in zip(Step.__slots__, given, strict=True):
             object.__setattr__(self, name, _broadcast_column(name, each, length))
 
@@ -134,7 +152,10 @@ class Step:
         return f"Step({', '.join(f'{s}->{d}:{sign(a)}{run(c, m)}' for s, d, c, m, a in rows)})"
 
     def _reversed(self, add: bool) -> Step:
-        """Return the same rows from receiver to sender. Its columns are this step's, so nothing is to be checked."""
+        """Return the same rows from receiver to sender.
+
+        Its columns are this step's, so nothing is to be checked.
+        """
         reversed_step = object.__new__(Step)
         columns = self.dst, self.src, self.chunk, self.count, _filled(add, len(self), np.bool_)
         for name, each in zip(Step.__slots__, columns, strict=True):
@@ -157,8 +178,9 @@ class Step:
     def messages(self, edges: Ints | None = None) -> Messages:
         """Return the messages: all rows of one pair of ranks are one message, and an empty message is not sent.
 
-        ``edges`` (k + 1 offsets, see `cut`) say where chunks begin and end; sizes have their unit. A row without
-        elements is in no message. Without ``edges`` every chunk has size 1. Cost: a sort of the rows at most.
+        ``edges`` (k + 1 offsets, see `cut`) say where chunks begin and end; sizes have their unit.
+        A row without elements is in no message. Without ``edges`` every chunk has size 1. Cost: a
+        sort of the rows at most.
 
         >>> step = Step(src=[0, 2, 0, 1], dst=[1, 1, 1, 0], chunk=[0, 1, 2, 3])
         >>> sent = step.messages(cut(3, k=4))
@@ -173,10 +195,17 @@ class Step:
         if _have_distinct_pairs(src, dst):
             return Messages(column(src), column(dst), size, row, np.arange(len(row) + 1))
         _, at, message = np.unique(_pairs(src, dst), return_index=True, return_inverse=True)
-        begin, at = at[message], np.sort(at)  # the first row of each row's message; the first rows of all messages
+        # The first row of each row's message; the first rows of all messages.
+        begin, at = at[message], np.sort(at)
         order = np.argsort(begin, kind="stable")
         first = np.append(np.searchsorted(begin[order], at), len(row))
-        return Messages(column(src[at]), column(dst[at]), np.add.reduceat(size[order], first[:-1]), row[order], first)
+        return Messages(
+            column(src[at]),
+            column(dst[at]),
+            np.add.reduceat(size[order], first[:-1]),
+            row[order],
+            first,
+        )
 
 
 def _pairs(src: Ints, dst: Ints) -> Ints:
@@ -184,7 +213,8 @@ def _pairs(src: Ints, dst: Ints) -> Ints:
     return src * (np.ptp(dst) + 1 if len(dst) else 1) + dst
 
 
-# The last two columns that were asked about, and the answer. Steps of a ring share both; a column cannot change.
+# The last two columns that were asked about, and the answer. Steps of a ring share both; a column
+# cannot change.
 _asked: list[tuple[Any, Any, bool]] = [(None, None, True)]
 
 
@@ -217,7 +247,9 @@ def _broadcast_column(name: str, values: Any, length: int) -> NDArray[Any]:
     if values.shape == (length,):
         return values
     if values.size != 1 or values.ndim > 1:
-        raise ScheduleError(f"columns of a step: got {name} of shape {values.shape}, expected {length} values, or one")
+        raise ScheduleError(
+            f"columns of a step: got {name} of shape {values.shape}, expected {length} values, or one"
+        )
     return _filled(values.item(), length, dtype)
 
 
@@ -231,8 +263,8 @@ def run(chunk: int, count: int) -> str:
     return f"{chunk}" if count == 1 else f"{chunk}-{chunk + count - 1}"
 
 
-# The number of parts of each collective's buffer, as a power of p. `contracts` enters it, because that module imports
-# this one.
+# The number of parts of each collective's buffer, as a power of p. `contracts` enters it, because
+# that module imports this one.
 PARTS: dict[str, int] = {}
 
 
@@ -257,8 +289,8 @@ def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
 def cut(n: int, k: int, parts: int = 1) -> Ints:
     """Return the borders of ``k`` chunks of ``n`` elements: ``k + 1`` offsets, the first 0 and the last ``n``.
 
-    The elements are first divided into ``parts``, then each part into ``k // parts`` segments. Sizes differ by at most
-    one element; the larger pieces come first.
+    The elements are first divided into ``parts``, then each part into ``k // parts`` segments.
+    Sizes differ by at most one element; the larger pieces come first.
 
     >>> cut(10, 4).tolist()
     [0, 3, 6, 8, 10]
@@ -274,20 +306,24 @@ def cut(n: int, k: int, parts: int = 1) -> Ints:
 class Schedule:
     """An algorithm for ``p`` ranks, as steps over a buffer of ``k`` chunks.
 
-    ``make(t)`` makes step ``t``; get it by ``step(t)`` or ``steps()``. ``root`` is the rank that a broadcast or scatter
-    starts from, or that a gather or reduce ends at. ``one_port`` promises that no rank sends more than one message, or
-    receives more than one, in a step. With ``ranks_per_node`` above 1, ranks fill nodes of that size in order. The
-    promise then holds separately for links inside a node and for links between nodes.
+    ``make(t)`` makes step ``t``; get it by ``step(t)`` or ``steps()``. ``root`` is the rank that a
+    broadcast or scatter starts from, or that a gather or reduce ends at. ``one_port`` promises that
+    no rank sends more than one message, or receives more than one, in a step. With
+    ``ranks_per_node`` above 1, ranks fill nodes of that size in order. The promise then holds
+    separately for links inside a node and for links between nodes.
 
-    ``repeats`` declares runs of steps that differ in their chunks only: senders, receivers, counts and adds stay the
-    same, as in a ring. The simulator runs such steps many times as fast, and rejects a false declaration.
+    ``repeats`` declares runs of steps that differ in their chunks only: senders, receivers, counts
+    and adds stay the same, as in a ring. The simulator runs such steps many times as fast, and
+    rejects a false declaration.
 
-    ``switches`` are numbered behind the ranks, from ``p`` on. A switch contributes nothing, needs no result, and has a
-    port for each rank: ``one_port`` says nothing of it. What is added to a chunk that it has not received is the whole
-    chunk. Back ends execute on ranks only, so that such a schedule is proved, drawn and simulated, but not executed.
+    ``switches`` are numbered behind the ranks, from ``p`` on. A switch contributes nothing, needs
+    no result, and has a port for each rank: ``one_port`` says nothing of it. What is added to a
+    chunk that it has not received is the whole chunk. Back ends execute on ranks only, so that such
+    a schedule is proved, drawn and simulated, but not executed.
 
-    ``codec`` is the format in which messages of an all-reduce travel (`collectives.codecs`): a cell that is sent is
-    rounded to it first, at its sender, too, and so is every result. Without one they travel as they are.
+    ``codec`` is the format in which messages of an all-reduce travel (`collectives.codecs`): a cell
+    that is sent is rounded to it first, at its sender, too, and so is every result. Without one
+    they travel as they are.
 
     Raises ScheduleError if a number is invalid or a step is not a `Step`.
 
@@ -314,7 +350,9 @@ class Schedule:
             if not isinstance(value, int | np.integer) and not (name == "root" and value is None):
                 raise ScheduleError(f"{name} of a schedule: got {value!r}, expected a whole number")
         if self.p < 1 or self.k < 1 or self.nsteps < 0:
-            raise ScheduleError(f"p and k are at least 1 and nsteps at least 0, not {self.p}, {self.k}, {self.nsteps}")
+            raise ScheduleError(
+                f"p and k are at least 1 and nsteps at least 0, not {self.p}, {self.k}, {self.nsteps}"
+            )
         if self.switches < 0:
             raise ScheduleError(f"switches of a schedule: got {self.switches}, expected 0 or more")
         if self.root is not None and not 0 <= self.root < self.p:
@@ -338,7 +376,10 @@ class Schedule:
         return self.p + self.switches
 
     def step(self, t: int) -> Step:
-        """Return step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns no step."""
+        """Return step ``t``.
+
+        Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns no step.
+        """
         if not 0 <= t < self.nsteps:
             raise IndexError(f"step {t} of a schedule with {self.nsteps} steps")
         step = self.make(t)
@@ -357,8 +398,9 @@ class Schedule:
     def cut(self, n: int) -> Ints:
         """Return the borders of this schedule's chunks in a buffer of ``n`` elements (see `cut`).
 
-        In an all-to-all, ``n`` is the size of one rank's buffer. The chunks of all ranks follow each other: p * n
-        elements. Chunks of a codec with blocks have whole blocks, and the last is filled up.
+        In an all-to-all, ``n`` is the size of one rank's buffer. The chunks of all ranks follow
+        each other: p * n elements. Chunks of a codec with blocks have whole blocks, and the last is
+        filled up.
         """
         if self.codec:
             return cut(CODECS[self.codec].blocks(n), self.k) * CODECS[self.codec].block
@@ -372,11 +414,14 @@ class Schedule:
         >>> swap.cut_bytes(1024).tolist()
         [0, 264]
         """
-        edges: Ints = CODECS[self.codec].nbytes(self.cut(-(-n // FLOAT))) if self.codec else self.cut(n)
+        edges: Ints = (
+            CODECS[self.codec].nbytes(self.cut(-(-n // FLOAT))) if self.codec else self.cut(n)
+        )
         return edges
 
 
-# What a schedule says of itself, and the columns of a step, in the order in which they are serialised.
+# What a schedule says of itself, and the columns of a step, in the order in which they are
+# serialised.
 _SERIALISED = ("collective", "p", "k", "nsteps", "root", "one_port", "ranks_per_node")
 _DIGEST_BYTES = 16
 
@@ -398,8 +443,8 @@ def serialised(schedule: Schedule) -> Iterator[bytes]:
 def digest(schedule: Schedule) -> bytes:
     """Return 16 bytes that are equal for schedules of equal steps, and for no others.
 
-    Ranks that execute one call compare it, because two files of one name may hold two algorithms. It is the beginning
-    of SHA-256 over `serialised`. Cost: one pass over all rows.
+    Ranks that execute one call compare it, because two files of one name may hold two algorithms.
+    It is the beginning of SHA-256 over `serialised`. Cost: one pass over all rows.
 
     >>> adds = Schedule("all_reduce", 2, 1, 1, lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> replaces = Schedule("all_reduce", 2, 1, 1, lambda t: Step([0, 1], [1, 0], 0))
@@ -446,15 +491,24 @@ def beside(*steps: Step) -> Step:
     >>> beside(Step(0, 1, 0), Step([], [], []), Step(1, 0, 0, add=True))
     Step(0->1:=0, 1->0:+0)
     """
-    return Step(*(np.concatenate([getattr(step, name) for step in steps]) for name in Step.__slots__))
+    return Step(
+        *(np.concatenate([getattr(step, name) for step in steps]) for name in Step.__slots__)
+    )
 
 
 def _joined(
-    a: Schedule, b: Schedule, collective: str, nsteps: int, make: Callable[[int], Step], root: int | None
+    a: Schedule,
+    b: Schedule,
+    collective: str,
+    nsteps: int,
+    make: Callable[[int], Step],
+    root: int | None,
 ) -> Schedule:
     one_port, ranks_per_node = a.one_port and b.one_port, max(a.ranks_per_node, b.ranks_per_node)
     switches = max(a.switches, b.switches)
-    return Schedule(collective, a.p, a.k, nsteps, make, root, one_port, ranks_per_node, switches=switches)
+    return Schedule(
+        collective, a.p, a.k, nsteps, make, root, one_port, ranks_per_node, switches=switches
+    )
 
 
 def _check_alike(a: Schedule, b: Schedule) -> None:
@@ -466,14 +520,21 @@ def _check_alike(a: Schedule, b: Schedule) -> None:
 
 
 def on(
-    schedule: Schedule, p: int, k: int, ranks: ArrayLike, chunks: ArrayLike, width: int = 1, ranks_per_node: int = 1
+    schedule: Schedule,
+    p: int,
+    k: int,
+    ranks: ArrayLike,
+    chunks: ArrayLike,
+    width: int = 1,
+    ranks_per_node: int = 1,
 ) -> Schedule:
     """Place the schedule on some of the ranks and chunks of a larger one.
 
-    Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
-    begin at ``chunks[c]``. If ``ranks`` has a second axis, each of its rows is one more copy of the schedule at the
-    same time, on the chunks in the same row of ``chunks`` (or on the same chunks, if that has one row). Raises
-    ScheduleError if there are not as many places as ranks and chunks, and for a schedule with switches.
+    Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks
+    of ``k`` that begin at ``chunks[c]``. If ``ranks`` has a second axis, each of its rows is one
+    more copy of the schedule at the same time, on the chunks in the same row of ``chunks`` (or on
+    the same chunks, if that has one row). Raises ScheduleError if there are not as many places as
+    ranks and chunks, and for a schedule with switches.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> on(swap, p=6, k=4, ranks=[2, 5], chunks=[2], width=2).step(0)
@@ -483,12 +544,20 @@ def on(
     """
     check_ranks_only(schedule, "placing it on other ranks")
     place, first = np.atleast_2d(column(ranks)), np.atleast_2d(column(chunks))
-    if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
+    if (
+        place.shape[1:] != (schedule.p,)
+        or first.shape[1:] != (schedule.k,)
+        or len(first) not in (1, len(place))
+    ):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
     copies, first = len(place), np.broadcast_to(first, (len(place), schedule.k))
     runs_stay_runs = (np.diff(first) == width).all()
     sender, receiver = (_remembered(lambda ranks: place[:, ranks].ravel()) for _ in range(2))
-    counts = _remembered(lambda count: np.tile(count * width if runs_stay_runs else np.full_like(count, width), copies))
+    counts = _remembered(
+        lambda count: np.tile(
+            count * width if runs_stay_runs else np.full_like(count, width), copies
+        )
+    )
     adds = _remembered(lambda add: np.tile(add, copies))
 
     def make(t: int) -> Step:
@@ -512,7 +581,9 @@ def check_ranks_only(schedule: Schedule, what: str) -> None:
     collectives.schedule.ScheduleError: switches of a schedule: got 1, expected none for a back end
     """
     if schedule.switches:
-        raise ScheduleError(f"switches of a schedule: got {schedule.switches}, expected none for {what}")
+        raise ScheduleError(
+            f"switches of a schedule: got {schedule.switches}, expected none for {what}"
+        )
 
 
 def _remembered(function: Callable[[Any], NDArray[Any]]) -> Callable[[Any], NDArray[Any]]:
@@ -534,9 +605,10 @@ def _remembered(function: Callable[[Any], NDArray[Any]]) -> Callable[[Any], NDAr
 def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
     """Run the schedule backwards: each sender of a chunk receives it, and adds it or (``add=False``) replaces its own.
 
-    A reversed broadcast is a reduce, and a reversed all-gather a reduce-scatter, both with ``add=True``. A reversed
-    scatter is a gather. This holds **if** the schedule writes each (rank, chunk) at most once, and never after that
-    rank has sent the chunk. Otherwise a contribution would count twice, and a ScheduleError says so.
+    A reversed broadcast is a reduce, and a reversed all-gather a reduce-scatter, both with
+    ``add=True``. A reversed scatter is a gather. This holds **if** the schedule writes each (rank,
+    chunk) at most once, and never after that rank has sent the chunk. Otherwise a contribution
+    would count twice, and a ScheduleError says so.
     """
     if schedule.p * schedule.k <= PROVED_CELLS:
         _check_reversible(schedule)

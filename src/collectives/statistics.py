@@ -1,7 +1,7 @@
 """The median of samples, its confidence interval, the interval's confidence, and their columns in a row.
 
-`scipy.stats.quantile_test` has the same intervals from six samples on. Its import costs each rank 60 MiB of memory, and
-takes three times as long as the start of a command.
+`scipy.stats.quantile_test` has the same intervals from six samples on. Its import costs each rank
+60 MiB of memory, and takes three times as long as the start of a command.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,20 @@ from functools import cache
 from math import floor
 from typing import Any
 
-# Samples of a row that can win. With three each, the intervals of two equal series are apart in one of ten pairs; with
-# five, in one of 126.
+# Samples of a row that can win. With three each, the intervals of two equal series are apart in one
+# of ten pairs; with five, in one of 126.
 FEWEST = 5
 
 
-def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+def median_interval(
+    samples: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float, float]:
     """Return (low, median, high): the interval contains the true median with at least this confidence.
 
-    It comes from order statistics and assumes no distribution: each sample is below the median with probability one
-    half, so the number of samples below is binomial. Fewer than six samples cannot reach 95%: then the interval spans
-    all of them, and `covered` returns its confidence. Raises ValueError without samples.
+    It comes from order statistics and assumes no distribution: each sample is below the median with
+    probability one half, so the number of samples below is binomial. Fewer than six samples cannot
+    reach 95%: then the interval spans all of them, and `covered` returns its confidence. Raises
+    ValueError without samples.
 
     >>> median_interval([3.0, 1.0, 2.0])
     (1.0, 2.0, 3.0)
@@ -32,7 +35,9 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def covered(n: int, confidence: float = 0.95) -> float:
-    """Return the probability that `median_interval` of n samples contains the true median; 0 for a single sample.
+    """Return the probability that `median_interval` of n samples contains the true median.
+
+    0 for a single sample.
 
     >>> [covered(n) for n in (1, 2, 3, 5)]
     [0.0, 0.5, 0.75, 0.9375]
@@ -43,7 +48,8 @@ def covered(n: int, confidence: float = 0.95) -> float:
 def ratio(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Return (least, of medians, most) of one (low, median, high) over another, for numbers or columns of them.
 
-    Both intervals hold at once with at least the sum of their confidences less 1; then this one holds, too.
+    Both intervals hold at once with at least the sum of their confidences less 1; then this one
+    holds, too.
 
     >>> ratio((10.0, 12.0, 16.0), (4.0, 6.0, 8.0))
     (1.25, 2.0, 4.0)

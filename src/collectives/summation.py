@@ -1,8 +1,9 @@
 """The order in which a schedule adds: for every rank and chunk a tree of sums, and which of them have the same bits.
 
-A node is what a rank holds of a chunk: the contribution of one rank, or a sum of nodes. Equal nodes have one number,
-so two cells with one number have the same bits whatever the data, if a + b and b + a have. Cells with different numbers
-may differ in floating point; integers, minima and maxima are equal in any order.
+A node is what a rank holds of a chunk: the contribution of one rank, or a sum of nodes. Equal nodes
+have one number, so two cells with one number have the same bits whatever the data, if a + b and b +
+a have. Cells with different numbers may differ in floating point; integers, minima and maxima are
+equal in any order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from collectives.errors import unknown
 from collectives.schedule import Ints, Schedule, Step
 
-# A rounding changes a value by at most this share of it: half the distance between 1 and the next number.
+# A rounding changes a value by at most this share of it: half the distance between 1 and the next
+# number.
 ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 # Cells for which nodes are kept: 0.5 GiB.
@@ -29,9 +31,10 @@ IDENTITY = -1
 class ReductionTree:
     """Contributions and sums by number: r for the contribution of rank r, and p or more for a sum.
 
-    ``operands[number]`` are the nodes of a sum, added from left to right, and () for a contribution; a single operand
-    is rounded to the schedule's codec. ``depths[number]`` is the most additions on the way from a contribution to
-    it. One object may serve several schedules on p ranks: then equal numbers mean equal bits across them, too.
+    ``operands[number]`` are the nodes of a sum, added from left to right, and () for a
+    contribution; a single operand is rounded to the schedule's codec. ``depths[number]`` is the
+    most additions on the way from a contribution to it. One object may serve several schedules on p
+    ranks: then equal numbers mean equal bits across them, too.
 
     >>> tree = ReductionTree(4)
     >>> tree.add([0, 1]) == tree.add([1, 0]), tree.add([4, 2]) == tree.add([4, 3])
@@ -79,12 +82,14 @@ class ReductionTree:
     ) -> Any:
         """Return the node's value for contributions ``values[rank]``, each sum taken in their dtype and ``rounded``.
 
-        ``sent`` rounds what is sent to the schedule's codec. Cost: the additions, and memory for every node below this
-        one.
+        ``sent`` rounds what is sent to the schedule's codec. Cost: the additions, and memory for
+        every node below this one.
         """
         known: dict[int, Any] = {}
         for node in self.sums_below(number):
-            first, *others = (values[each] if each not in known else known[each] for each in self.operands[node])
+            first, *others = (
+                values[each] if each not in known else known[each] for each in self.operands[node]
+            )
             for other in others:
                 first = first + other
             known[node] = rounded(first) if others else sent(first)
@@ -115,17 +120,22 @@ class Summation(NamedTuple):
 
 
 def summation(
-    schedule: Schedule, chunk: int | None = None, tree: ReductionTree | None = None, *, once: bool = False
+    schedule: Schedule,
+    chunk: int | None = None,
+    tree: ReductionTree | None = None,
+    *,
+    once: bool = False,
 ) -> Summation:
     """Return the sums that every rank holds at the end, for all chunks or for one.
 
-    Equals the plain program: run the schedule, with a new number for every sum of numbers that is new. What arrives in
-    one step for one cell is added in rank order, the cell's own value in its place, as `interpret.apply` does: by
-    additions of two, or, with ``once``, by one sum that is rounded at its end, as float16 and bfloat16 are. In a
-    schedule with a codec a cell that is sent is rounded to it first, also at its sender, and so is every result.
+    Equals the plain program: run the schedule, with a new number for every sum of numbers that is
+    new. What arrives in one step for one cell is added in rank order, the cell's own value in its
+    place, as `interpret.apply` does: by additions of two, or, with ``once``, by one sum that is
+    rounded at its end, as float16 and bfloat16 are. In a schedule with a codec a cell that is sent
+    is rounded to it first, also at its sender, and so is every result.
 
-    Raises ValueError for more than 8,388,608 cells (name a chunk then), and for a chunk that the schedule lacks. Cost:
-    about 1 us for each chunk that a row moves.
+    Raises ValueError for more than 8,388,608 cells (name a chunk then), and for a chunk that the
+    schedule lacks. Cost: about 1 us for each chunk that a row moves.
 
     >>> from collectives.algorithms import build
     >>> ring, doubling = (summation(build("all_reduce", name, 8)) for name in ("ring", "recursive_doubling"))
@@ -137,7 +147,9 @@ def summation(
         raise ValueError(f"chunk of the schedule: got {chunk}, expected 0 to {k - 1}")
     chunks = range(k) if chunk is None else range(chunk, chunk + 1)
     if p * len(chunks) > MAX_CELLS:
-        raise ValueError(f"sums of {p:,} ranks x {k:,} chunks: got too many cells, expected one chunk by its number")
+        raise ValueError(
+            f"sums of {p:,} ranks x {k:,} chunks: got too many cells, expected one chunk by its number"
+        )
     tree = tree or ReductionTree(p)
     nodes = [[*range(p), *[IDENTITY] * schedule.switches] for _ in chunks]
     for step in schedule.steps():
@@ -158,7 +170,9 @@ def _arriving(step: Step, chunks: range, nodes: list[list[int]]) -> dict[tuple[i
     found: dict[tuple[int, int], Arrived] = {}
     for row, chunk in _moved(step, chunks):
         src, at = int(step.src[row]), chunk - chunks.start
-        found.setdefault((at, int(step.dst[row])), []).append((src, nodes[at][src], bool(step.add[row])))
+        found.setdefault((at, int(step.dst[row])), []).append(
+            (src, nodes[at][src], bool(step.add[row]))
+        )
     return found
 
 
@@ -204,8 +218,8 @@ def is_alike(schedule: Schedule) -> bool:
 def bound(depth: int, dtype: str) -> float:
     """Return the largest error of a sum that passes ``depth`` roundings, as a share of the sum of absolute values.
 
-    (1 + u)^depth - 1, u half the distance from 1 to the next number (Higham 2002, section 4.2). Raises ValueError for a
-    dtype that does not round, or that is unknown.
+    (1 + u)^depth - 1, u half the distance from 1 to the next number (Higham 2002, section 4.2).
+    Raises ValueError for a dtype that does not round, or that is unknown.
 
     >>> f"{bound(3, 'bfloat16'):.4f}, {bound(1023, 'bfloat16'):.0f}"
     '0.0118, 53'

@@ -30,6 +30,8 @@ def traffic(schedule: Schedule, n: int) -> Traffic:
     for step in schedule.steps():
         src, dst, size, _, _ = step.messages(edges)
         one = np.ones_like(size)
-        for counter, ranks, amount in zip(total, (src, dst, src, dst), (one, one, size, size), strict=True):
+        for counter, ranks, amount in zip(
+            total, (src, dst, src, dst), (one, one, size, size), strict=True
+        ):
             np.add.at(counter, ranks, amount)
     return total

@@ -1,7 +1,7 @@
 """Parse and print quantities: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000).
 
-The parsers read whatever `format_bytes`, `duration`, `format_seconds` and `format_rate` print. And the largest accepted
-values: beyond them memory or time would run out without a message.
+The parsers read whatever `format_bytes`, `duration`, `format_seconds` and `format_rate` print. And
+the largest accepted values: beyond them memory or time would run out without a message.
 """
 
 import math
@@ -14,13 +14,15 @@ from collectives.errors import short
 # A schedule has arrays with an entry for every rank; at this limit a simulation takes a minute.
 MAX_RANKS = 1 << 20
 
-# If every rank sends to every other in one step, the step has a row for each pair: 16 million rows, 600 MB.
+# If every rank sends to every other in one step, the step has a row for each pair: 16 million rows,
+# 600 MB.
 MAX_RANKS_IN_PAIRS = 1 << 12
 
 # A step has a row for every segment in flight, and a pipeline gains nothing from more.
 MAX_SEGMENTS = 1 << 16
 
-# Every rank proves and compiles its schedule before it starts, which takes about a millisecond a segment.
+# Every rank proves and compiles its schedule before it starts, which takes about a millisecond a
+# segment.
 MAX_SEGMENTS_STARTED = 1 << 10
 
 # The chunks' offsets are an array of 64-bit numbers: 1 GiB.
@@ -57,7 +59,9 @@ TYPED_RATE = rf"^\s*{_NUMBER}([KMGT]?B/s)\s*$"
 
 
 def parse_bytes(text: str | int) -> int:
-    """Parse a size as people type it, into bytes. A fraction such as 1.5K is rounded to whole bytes.
+    """Parse a size as people type it, into bytes.
+
+    A fraction such as 1.5K is rounded to whole bytes.
 
     Raises ValueError for anything else, and for sizes from 2^63 on.
 
@@ -67,7 +71,9 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(rf"{_NUMBER}([A-Z]*)", str(text).strip().upper())
     power = _POWERS.get(match[2]) if match else None
     if not match or power is None or (power == 0 and "." in match[1]):
-        raise ValueError(f"invalid size {short(text)}; expected for example 4, 64K, 1M or 2G (powers of 1024)")
+        raise ValueError(
+            f"invalid size {short(text)}; expected for example 4, 64K, 1M or 2G (powers of 1024)"
+        )
     size = Decimal(match[1]) * (1 << 10 * power)
     if size > _INT64:
         raise ValueError(f"a size of {short(text)} is too large; expected less than 2^63 bytes")
@@ -91,7 +97,9 @@ def parse_rate(text: str) -> float:
     """
     if bits := re.fullmatch(rf"{_NUMBER}([KMGT]?)b(?:ps|/s|it/s)", str(text).strip()):
         rate = format_rate(parse_rate(f"{bits[1]}{bits[2]}B/s") / 8)
-        raise ValueError(f"a rate of {short(text)} is in bits (lower-case b); expected for example {rate}, in bytes")
+        raise ValueError(
+            f"a rate of {short(text)} is in bits (lower-case b); expected for example {rate}, in bytes"
+        )
     return _quantity(text, _RATES, "rate", "25MB/s or 23GB/s (powers of 1000)")
 
 

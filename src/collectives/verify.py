@@ -1,19 +1,21 @@
 """Prove a schedule: count every contribution, or compare fingerprints if there are too many to count.
 
-Counting is exact, whatever the schedule does: counts saturate (`contracts`). A count of 0, 1 or more takes two
-bits, so a cell is two rows of bits, one bit for each contributor: is it there, and is it there more than once? Only for
-a schedule that is wrong are the counts themselves kept, a byte each, to say where.
+Counting is exact, whatever the schedule does: counts saturate (`contracts`). A count of 0, 1 or
+more takes two bits, so a cell is two rows of bits, one bit for each contributor: is it there, and
+is it there more than once? Only for a schedule that is wrong are the counts themselves kept, a byte
+each, to say where.
 
-Fingerprints are sound up to a known chance. Each contributor to a cell has a random 64-bit number f and is in the cell
-c times. A cell keeps two sums: c f over all contributors, modulo 2**64, and c, which saturates far above p. Both must
-be what the contract asks for. Why that suffices:
+Fingerprints are sound up to a known chance. Each contributor to a cell has a random 64-bit number f
+and is in the cell c times. A cell keeps two sums: c f over all contributors, modulo 2**64, and c,
+which saturates far above p. Both must be what the contract asks for. Why that suffices:
 
-1. The contract asks for at most p contributions. A sum of c that equals this number has not saturated, so it is exact.
-   Then no c exceeds p, and none has wrapped.
-2. Let d = c - (what is asked of this contributor). If the cell is wrong, some d is not 0, and no d exceeds p. Let 2**v
-   be the largest power of two that divides all d. Then 2**v <= p.
+1. The contract asks for at most p contributions. A sum of c that equals this number has not
+   saturated, so it is exact. Then no c exceeds p, and none has wrapped.
+2. Let d = c - (what is asked of this contributor). If the cell is wrong, some d is not 0, and no d
+   exceeds p. Let 2**v be the largest power of two that divides all d. Then 2**v <= p.
 3. The f are independent and uniform. So the sum of d f modulo 2**64 is a uniform multiple of 2**v.
-4. It is 0 with probability 2**v / 2**64. So a wrong cell is accepted with probability p / 2**64 at most.
+4. It is 0 with probability 2**v / 2**64. So a wrong cell is accepted with probability p / 2**64 at
+   most.
 
 The f come from the system's entropy, anew for each proof: no schedule can be made to fit them.
 
@@ -43,7 +45,8 @@ COUNTED_RANKS, COUNTED = 128, 1 << 29
 # Contributors of which one number keeps the bits.
 WORD = 64
 
-# Where the number of contributions to a cell saturates: far above every p, and twice as much still fits 64 bits.
+# Where the number of contributions to a cell saturates: far above every p, and twice as much still
+# fits 64 bits.
 MANY = np.uint64(1 << 62)
 
 # `verify` keeps a 64-bit number for every rank and chunk, in three arrays: 3 GiB.
@@ -56,13 +59,15 @@ SHOWN = 10**9
 def verify(schedule: Schedule) -> None:
     """Raise a ScheduleError unless the schedule does exactly what its collective promises.
 
-    Checked, in this order: every row is possible; no rank sends or receives two messages in one step (where the
-    schedule promises ``one_port``; switches may); no cell is replaced and written again in one step; and at the end
-    every asked-for cell holds each contribution exactly as often as the contract says, and no uninitialised data. The
-    error shows the table of steps and ranks with the faulty cell marked.
+    Checked, in this order: every row is possible; no rank sends or receives two messages in one
+    step (where the schedule promises ``one_port``; switches may); no cell is replaced and written
+    again in one step; and at the end every asked-for cell holds each contribution exactly as often
+    as the contract says, and no uninitialised data. The error shows the table of steps and ranks
+    with the faulty cell marked.
 
-    What the schedule declares of itself (``repeats``) is not looked at. Cost: twice p * k * (p + 1) bits up to p =
-    128, and as many bytes if it is wrong; beyond that p * k fingerprints of 16 bytes.
+    What the schedule declares of itself (``repeats``) is not looked at. Cost: twice p * k * (p + 1)
+    bits up to p = 128, and as many bytes if it is wrong; beyond that p * k fingerprints of 16
+    bytes.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> verify(ALGORITHMS["all_reduce", "two_tree"](7, segments=3))
@@ -101,7 +106,10 @@ def check_cells(p: int, k: int) -> None:
 
 def exact(schedule: Schedule) -> bool:
     """Return True if `verify` counts this schedule, and False if it uses fingerprints."""
-    return schedule.p <= COUNTED_RANKS and schedule.participants * schedule.k * (schedule.p + 1) <= COUNTED
+    return (
+        schedule.p <= COUNTED_RANKS
+        and schedule.participants * schedule.k * (schedule.p + 1) <= COUNTED
+    )
 
 
 def _is_counted_right(schedule: Schedule) -> bool:
@@ -116,7 +124,9 @@ def _bits(contributors: int) -> Bits:
     """Return one row for each contributor: its bit, in as many numbers as all of them need."""
     who = np.arange(contributors, dtype=np.uint64)
     each = np.zeros((contributors, -(-contributors // WORD)), dtype=np.uint64)
-    each[np.arange(contributors), np.arange(contributors) // WORD] = np.uint64(1) << who % np.uint64(WORD)
+    each[np.arange(contributors), np.arange(contributors) // WORD] = np.uint64(
+        1
+    ) << who % np.uint64(WORD)
     return each
 
 
@@ -146,11 +156,15 @@ def _asked_bits(schedule: Schedule, each: Bits) -> Bits:
     """Return what the contract asks for, as bits: `contracts.after`, but one entry for cells that are all alike."""
     who = np.arange(len(each))[:, None, None]
     named = contract(schedule).after(cells(schedule, who))
-    once = [np.bitwise_or.reduce(np.where(named, word[:, None, None], np.uint64(0))) for word in each.T]
+    once = [
+        np.bitwise_or.reduce(np.where(named, word[:, None, None], np.uint64(0))) for word in each.T
+    ]
     return np.stack([*once, *np.zeros_like(once)], axis=-1)
 
 
-def _wrong_cells(schedule: Schedule, held: Bits | Fingerprints, asked: Bits | Fingerprints) -> Bools:
+def _wrong_cells(
+    schedule: Schedule, held: Bits | Fingerprints, asked: Bits | Fingerprints
+) -> Bools:
     """Return the (rank, chunk) that the contract asks about and that hold another number than it asks for."""
     wrong = np.zeros((schedule.p, schedule.k), dtype=np.bool_)
     for number in range(held.shape[-1]):
@@ -224,7 +238,9 @@ def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
     none = np.zeros((1, 1), np.uint64)
     named = [contract(schedule).after(cells(schedule, who)) for who in range(schedule.p)]
     sums = sum((each * of[who] for who, each in enumerate(named)), none)
-    return np.stack(np.broadcast_arrays(sums, sum((each.astype(np.uint64) for each in named), none)), axis=-1)
+    return np.stack(
+        np.broadcast_arrays(sums, sum((each.astype(np.uint64) for each in named), none)), axis=-1
+    )
 
 
 def _run(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> None:
@@ -234,22 +250,32 @@ def _run(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> 
         try:
             apply(step, state, combine)
         except ScheduleError as error:
-            raise _error(schedule, f"step {t}: {error}", (t, int(step.dst[0]), "in this step")) from None
+            raise _error(
+                schedule, f"step {t}: {error}", (t, int(step.dst[0]), "in this step")
+            ) from None
         last = step
 
 
 def _check_possible(schedule: Schedule, t: int, step: Step, last: Step | None) -> None:
     """Raise unless ranks and chunks exist, no rank sends to itself, and a promised single port has one message.
 
-    A column cannot change. So if the last step, which passed, has the very same senders and receivers, as in a ring,
-    then these are possible, and only the chunks are looked at.
+    A column cannot change. So if the last step, which passed, has the very same senders and
+    receivers, as in a ring, then these are possible, and only the chunks are looked at.
     """
     p, k = schedule.participants, schedule.k
     is_new = last is None or last.src is not step.src or last.dst is not step.dst
     if is_new:
-        exist = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
+        exist = (
+            (step.src >= 0)
+            & (step.src < p)
+            & (step.dst >= 0)
+            & (step.dst < p)
+            & (step.src != step.dst)
+        )
         _check_rows(schedule, t, step, exist, "two different ranks")
-    exist = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
+    exist = (
+        (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
+    )
     _check_rows(schedule, t, step, exist, "chunks")
     if schedule.one_port and is_new:
         _check_one_port(schedule, t, step)
@@ -259,7 +285,9 @@ def _check_rows(schedule: Schedule, t: int, step: Step, is_right: Bools, what: s
     if is_right.all():
         return
     p, row = schedule.participants, int(np.argmin(is_right))
-    text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {schedule.k} chunks"
+    text = (
+        f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {schedule.k} chunks"
+    )
     raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
 
 
@@ -276,7 +304,9 @@ def _check_one_port(schedule: Schedule, t: int, step: Step) -> None:
         for verb, ranks in (("sends", src[links]), ("receives", dst[links])):
             busy = np.flatnonzero(np.bincount(ranks.astype(np.intp))[: schedule.p] > 1)
             if busy.size:
-                what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
+                what = (
+                    f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
+                )
                 raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))
 
 

@@ -1,6 +1,9 @@
-"""The code that the book's pages and notebooks call; each notebook in ``experiments/`` has a class with its parameters.
+"""The code that the book's pages and notebooks call.
 
-`collectives_book.experiment` has what the classes share, and `collectives_book.execute` runs notebooks with presets.
+Each notebook in ``experiments/`` has a class with its parameters.
+
+`collectives_book.experiment` has what the classes share, and `collectives_book.execute` runs
+notebooks with presets.
 """
 
 from __future__ import annotations

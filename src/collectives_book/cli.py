@@ -8,8 +8,12 @@ from typing import Any
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("notebooks", nargs="+", type=Path, help="experiments, such as experiments/scaling.ipynb")
-    parser.add_argument("--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)")
+    parser.add_argument(
+        "notebooks", nargs="+", type=Path, help="experiments, such as experiments/scaling.ipynb"
+    )
+    parser.add_argument(
+        "--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)"
+    )
     parser.add_argument(
         *("-p", "--parameter"),
         action="append",
@@ -45,5 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     asked = arguments.notebooks, arguments.preset, dict(arguments.parameter), arguments.output
     failed = execute.run(*asked, replace=arguments.replace, check=arguments.check)
     if failed:
-        print(f"collectives: {failed} rows failed; the same command measures them again", file=sys.stderr)
+        print(
+            f"collectives: {failed} rows failed; the same command measures them again",
+            file=sys.stderr,
+        )
     return 1 if failed else 0

@@ -1,7 +1,8 @@
 """Rows that take long to compute: they are recorded, as measured rows are, and pages read them.
 
-`COMPUTED` names the function that makes the rows of each. ``python .ci/record.py computed NAME`` calls it, and the
-record has a hash of the code that the rows follow from, so that a gate says when they are older.
+`COMPUTED` names the function that makes the rows of each. ``python .ci/record.py computed NAME``
+calls it, and the record has a hash of the code that the rows follow from, so that a gate says when
+they are older.
 """
 
 import ast
@@ -56,17 +57,23 @@ COMPUTED = {
     "eight-ranks": Computed("collectives_book.computed_rows:eight_ranks"),
     "hierarchical-all-reduce": Computed("collectives_book.computed_rows:hierarchical_all_reduce"),
     EXPERIMENT: Computed(
-        "collectives_book.massive_scale.experiment:MassiveScale", (*SIMULATED, "collectives_book/nccl_formulas.py")
+        "collectives_book.massive_scale.experiment:MassiveScale",
+        (*SIMULATED, "collectives_book/nccl_formulas.py"),
     ),
     "rounding-errors": Computed("collectives_book.rounding_errors:computed_rows", ROUNDED),
     "slow-host": Computed("collectives_book.computed_rows:slow_host"),
-    "training-calls": Computed("collectives_book.which_all_reduce:calls", (*SIMULATED, "collectives_book/needs.py")),
+    "training-calls": Computed(
+        "collectives_book.which_all_reduce:calls", (*SIMULATED, "collectives_book/needs.py")
+    ),
     "which-all-reduce": Computed("collectives_book.which_all_reduce:computed_rows"),
 }
 
 
 def rows(name: str) -> pd.DataFrame:
-    """Return the recorded rows of this name. Raises ValueError for a name that is not in `COMPUTED`."""
+    """Return the recorded rows of this name.
+
+    Raises ValueError for a name that is not in `COMPUTED`.
+    """
     if name not in COMPUTED:
         raise ValueError(unknown("computed rows", name, COMPUTED))
     return read(FOLDER / name)[0]
@@ -122,7 +129,10 @@ def said(text: str, left_out: frozenset[str] = frozenset()) -> str:
     tree = ast.parse(text)
     tree.body = [node for node in tree.body if getattr(node, "name", None) not in left_out]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
             node.body = node.body[1:]
     return ast.dump(tree)
 
@@ -131,5 +141,7 @@ def outdated(folder: Path = FOLDER) -> Iterator[str]:
     """Yield the names whose rows there are not, or whose code was another one."""
     for name in COMPUTED:
         path = folder / f"{name}.json"
-        if not path.exists() or json.loads(path.read_text(encoding="utf8")).get("code") != code(name):
+        if not path.exists() or json.loads(path.read_text(encoding="utf8")).get("code") != code(
+            name
+        ):
             yield name

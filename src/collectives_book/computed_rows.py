@@ -1,4 +1,7 @@
-"""Simulated rows of pages that take long to compute; `collectives_book.computed` names and records them."""
+"""Simulated rows of pages that take long to compute.
+
+`collectives_book.computed` names and records them.
+"""
 
 from itertools import product
 
@@ -21,7 +24,12 @@ SHARED = OWN.model_copy(update={"name": "one shared port", "ports_per_node": 1})
 
 def hierarchical_all_reduce() -> list[Row]:
     """Return the all-reduces that may be the fastest, on up to 16 nodes with a port for each GPU or for all."""
-    return regimes([OWN, SHARED], (2, 3, 4, 6, 8, 16), (8, MIB, 64 * MIB, 256 * MIB, GIB), candidates("all_reduce"))
+    return regimes(
+        [OWN, SHARED],
+        (2, 3, 4, 6, 8, 16),
+        (8, MIB, 64 * MIB, 256 * MIB, GIB),
+        candidates("all_reduce"),
+    )
 
 
 NEWER = ("circulant", "swing", "swing_doubling", "around_slow_rank")
@@ -30,7 +38,8 @@ NEWER = ("circulant", "swing", "swing_doubling", "around_slow_rank")
 def places() -> dict[str, tuple[int, Machine]]:
     """Return the number of nodes and the machine of each place at which newer algorithms are compared with older ones.
 
-    Racks of four H100 nodes have uplinks for a quarter of their rate; 72 GPUs of a node have NVLink of twice the rate.
+    Racks of four H100 nodes have uplinks for a quarter of their rate; 72 GPUs of a node have NVLink
+    of twice the rate.
     """
     h100 = machine("dgx-h100")
     uplink = Level(name="rack", nodes=4, uplink=4 * 8 * h100.network.rate / 4)
@@ -67,7 +76,9 @@ def slow_host() -> list[Row]:
         cases += [Case("all_reduce", name, p, n, lame) for name in candidates("all_reduce")]
         cases += [Case("all_reduce", "around_slow_rank", p, n, lame, cut) for cut in (32, 128, 256)]
     found = simulated(cases)
-    return [row | {"is_cut": case.segments is not None} for case, row in zip(cases, found, strict=True)]
+    return [
+        row | {"is_cut": case.segments is not None} for case, row in zip(cases, found, strict=True)
+    ]
 
 
 def eight_ports() -> list[Row]:

@@ -1,8 +1,10 @@
-"""The data of the training chapters, 1,797 images of digits, in batches; and their model, a small perceptron.
+"""The data of the training chapters, 1,797 images of digits, in batches.
 
-The images come with scikit-learn: handwritten digits of 8 x 8 pixels, a test set of the UCI Machine Learning Repository
-(Alpaydin and Kaynak, 1998). Nothing is downloaded. The file is read as it is, because ``import sklearn.datasets`` would
-cost every rank as much time as ``import torch``.
+And their model, a small perceptron.
+
+The images come with scikit-learn: handwritten digits of 8 x 8 pixels, a test set of the UCI Machine
+Learning Repository (Alpaydin and Kaynak, 1998). Nothing is downloaded. The file is read as it is,
+because ``import sklearn.datasets`` would cost every rank as much time as ``import torch``.
 """
 
 from __future__ import annotations
@@ -52,17 +54,23 @@ def digits() -> tuple[Samples, Samples]:
     try:
         file = str(distribution("scikit-learn").locate_file(FILE))
     except PackageNotFoundError:
-        raise ImportError("scikit-learn is not installed; `pip install 'collective-communication[training]'`") from None
-    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))  # 64 pixels from 0 to 16, and the digit
+        raise ImportError(
+            "scikit-learn is not installed; `pip install 'collective-communication[training]'`"
+        ) from None
+    # 64 pixels from 0 to 16, and the digit.
+    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))
     everything = Samples(rows[:, :PIXELS] / 16, rows[:, PIXELS].long())
     mixed = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     return everything.take(mixed[:LEARNED]), everything.take(mixed[LEARNED:])
 
 
 def batches(count: int, size: int, seed: int = 0, first: int = 0) -> Iterator[torch.Tensor]:
-    """Return the numbers of the samples of every batch, without end, from batch ``first``; each epoch has its order.
+    """Return the numbers of the samples of every batch, without end, from batch ``first``.
 
-    Every rank computes the same batches, so no rank has to send them. The last batch of an epoch may be smaller.
+    Each epoch has its order.
+
+    Every rank computes the same batches, so no rank has to send them. The last batch of an epoch
+    may be smaller.
 
     >>> [batch.tolist() for batch, _ in zip(batches(5, 2, seed=1), range(3))]
     [[4, 2], [1, 0], [3]]
@@ -70,13 +78,17 @@ def batches(count: int, size: int, seed: int = 0, first: int = 0) -> Iterator[to
     per_epoch = -(-count // size)
     epoch, skipped = divmod(first, per_epoch)
     while True:
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        order = torch.randperm(
+            count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        )
         yield from (order[start : start + size] for start in range(skipped * size, count, size))
         epoch, skipped = epoch + 1, 0
 
 
 def shard(batch: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
-    """Return a rank's part of a batch; parts differ by at most one sample, and the first ones are larger.
+    """Return a rank's part of a batch.
+
+    Parts differ by at most one sample, and the first ones are larger.
 
     >>> [shard(torch.arange(7), rank, 3).tolist() for rank in range(3)]
     [[0, 1, 2], [3, 4], [5, 6]]
@@ -85,7 +97,9 @@ def shard(batch: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
 
 
 def perceptron(width: int = WIDTH, seed: int = 0) -> nn.Sequential:
-    """Return a new model, 64 pixels -> width -> width -> 10 digits; the same numbers for the same seed.
+    """Return a new model, 64 pixels -> width -> width -> 10 digits.
+
+    The same numbers for the same seed.
 
     >>> sum(parameter.numel() for parameter in perceptron().parameters())
     26122

@@ -1,9 +1,9 @@
 """Run experiments: notebooks with parameters, executed by papermill, each checked before anything is launched.
 
-A preset is a YAML file beside the notebooks, ``presets/NAME.yaml``, with the parameters of a notebook under its name.
-An executed notebook and its rows go to ``results/NAME/``. A notebook is always executed, which takes seconds where its
-rows exist: an experiment measures only what is missing, and rows of other parameters or other code are never
-overwritten.
+A preset is a YAML file beside the notebooks, ``presets/NAME.yaml``, with the parameters of a
+notebook under its name. An executed notebook and its rows go to ``results/NAME/``. A notebook is
+always executed, which takes seconds where its rows exist: an experiment measures only what is
+missing, and rows of other parameters or other code are never overwritten.
 """
 
 import ast
@@ -62,21 +62,27 @@ def run(
 ) -> int:
     """Execute the notebooks with a preset, one by one; returns how many rows failed.
 
-    ``overrides`` replace the preset's parameters, in each notebook those that it has. Results go to ``results/FOLDER``,
-    or to ``FOLDER`` if that is a path; by default FOLDER is the preset's name, with a hash of the overrides if there
-    are any. ``replace`` removes what other parameters or other code left there; ``check`` starts nothing. Raises
-    ExperimentError, in one line, for any error, before the first notebook starts if it can be known.
+    ``overrides`` replace the preset's parameters, in each notebook those that it has. Results go to
+    ``results/FOLDER``, or to ``FOLDER`` if that is a path; by default FOLDER is the preset's name,
+    with a hash of the overrides if there are any. ``replace`` removes what other parameters or
+    other code left there; ``check`` starts nothing. Raises ExperimentError, in one line, for any
+    error, before the first notebook starts if it can be known.
     """
     try:
         runs = planned(notebooks, preset, overrides or {}, folder)
         for each in runs:
             _check(each, replace=replace, queued=check)
             if check:
-                print(f"{each.notebook.stem}: ready; its results go to {each.executed.parent}", file=sys.stderr)
+                print(
+                    f"{each.notebook.stem}: ready; its results go to {each.executed.parent}",
+                    file=sys.stderr,
+                )
         return 0 if check else _run(runs, replace=replace)
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename else _line(error)
-        kept = "; what was measured is kept, and the same command goes on there" * (error.errno in FULL)
+        kept = "; what was measured is kept, and the same command goes on there" * (
+            error.errno in FULL
+        )
         raise ExperimentError(told + kept) from None
 
 
@@ -91,10 +97,14 @@ def _check(run: Run, *, replace: bool, queued: bool) -> None:
     disk = shutil.disk_usage(there)
     if disk.free < LEAST_FREE < disk.total:  # some file systems say that they have no bytes at all
         left, least = format_bytes(disk.free), format_bytes(LEAST_FREE)
-        raise ExperimentError(f"--output: got {there} on a disk with {left} left, expected {least} or more")
+        raise ExperimentError(
+            f"--output: got {there} on a disk with {left} left, expected {least} or more"
+        )
     try:
         if not replace and (others := run.experiment.others(run.stem)):
-            raise ExperimentError(f"{others}; name another folder with --output, or overwrite it with --replace")
+            raise ExperimentError(
+                f"{others}; name another folder with --output, or overwrite it with --replace"
+            )
         if not run.experiment.is_measured(run.stem):
             run.experiment.check_here(queued=queued)
     except ClusterError:
@@ -113,7 +123,11 @@ def _run(runs: list[Run], *, replace: bool) -> int:
         _execute(each)
         rows = each.executed.with_suffix(".parquet")
         print(f"{name}: took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        print(f"{name}: results in {each.executed}{f' and {rows}' * rows.exists()}", file=sys.stderr, flush=True)
+        print(
+            f"{name}: results in {each.executed}{f' and {rows}' * rows.exists()}",
+            file=sys.stderr,
+            flush=True,
+        )
     return sum(count_failed(each.stem) for each in runs)
 
 
@@ -124,22 +138,31 @@ def _remove(executed: Path) -> None:
             path.unlink()
 
 
-def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str | None = None) -> list[Run]:
+def planned(
+    notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str | None = None
+) -> list[Run]:
     """Return what `run` would run: the notebooks that have an entry in the preset, with checked parameters.
 
     Raises ExperimentError, in one line, for a parameter, a preset or a notebook that is not valid.
     """
     presets = {notebook: _preset(notebook, preset) for notebook in notebooks}
-    models = {notebook: load(notebook.stem) for notebook, given in presets.items() if given is not None}
+    models = {
+        notebook: load(notebook.stem) for notebook, given in presets.items() if given is not None
+    }
     known = {name for model in models.values() for name in model.model_fields}
-    results, runs = _results(folder or (f"{preset}-{digest(overrides)[:8]}" if overrides else preset)), []
+    results, runs = (
+        _results(folder or (f"{preset}-{digest(overrides)[:8]}" if overrides else preset)),
+        [],
+    )
     for notebook, given in presets.items():
         if given is None:
             print(f"{notebook.stem}: preset {preset} has nothing for it", file=sys.stderr)
             continue
         # A parameter that only other notebooks have is theirs; one that none has is refused below.
         names = models[notebook].model_fields
-        replaced = {name: value for name, value in overrides.items() if name in names or name not in known}
+        replaced = {
+            name: value for name, value in overrides.items() if name in names or name not in known
+        }
         parameters = {**given, **replaced, "output": str(results / notebook.stem)}
         try:
             if "output" in given | overrides:
@@ -147,18 +170,25 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
             experiment = models[notebook].given(_defaults(notebook) | parameters)
         except ExperimentError as error:
             raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None
-        runs.append(Run(notebook, notebook.parent / results / notebook.name, parameters, experiment))
+        runs.append(
+            Run(notebook, notebook.parent / results / notebook.name, parameters, experiment)
+        )
     if not runs:
         raise ExperimentError(f"preset {preset} has nothing for any of these notebooks")
     return runs
 
 
 def _results(folder: str) -> Path:
-    """Return the folder of results: a name is one in results/ beside the notebook; with a slash it is a path."""
+    """Return the folder of results: a name is one in results/ beside the notebook.
+
+    With a slash it is a path.
+    """
     if "/" in folder:
         return Path(folder).absolute()
     if not re.fullmatch(NAME, folder):
-        raise ExperimentError(f"--output {short(folder)}: expected a path, or up to 100 letters, digits and . _ - = ,")
+        raise ExperimentError(
+            f"--output {short(folder)}: expected a path, or up to 100 letters, digits and . _ - = ,"
+        )
     return Path("results", folder)
 
 
@@ -176,12 +206,18 @@ def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
     except ValueError as error:
         raise ExperimentError(f"preset {preset}: {error}") from None
     if not isinstance(presets, dict):
-        raise ExperimentError(f"preset {preset}: got {short(presets)}, expected the experiments' names")
+        raise ExperimentError(
+            f"preset {preset}: got {short(presets)}, expected the experiments' names"
+        )
     for name, given in presets.items():
         if name not in EXPERIMENTS:
-            raise ExperimentError(f"preset {preset}: {unknown('experiment', str(name), EXPERIMENTS)}")
+            raise ExperimentError(
+                f"preset {preset}: {unknown('experiment', str(name), EXPERIMENTS)}"
+            )
         if not isinstance(given, dict):
-            raise ExperimentError(f"preset {preset}, {name}: got {short(given)}, expected its parameters")
+            raise ExperimentError(
+                f"preset {preset}, {name}: got {short(given)}, expected its parameters"
+            )
     return presets.get(notebook.stem)
 
 
@@ -219,7 +255,8 @@ def _execute(run: Run) -> None:
                 run.parameters,
                 cwd=str(run.notebook.parent),
                 kernel_name="python3",
-                progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
+                # Nearly all the time passes in one cell, which says itself how far it is.
+                progress_bar=False,
                 stderr_file=sys.stderr,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
                 config=Config(
@@ -244,14 +281,19 @@ def _execute(run: Run) -> None:
 
 @contextmanager
 def _connection_file() -> Iterator[str]:
-    """Yield the path of the kernel's connection file. A shell removes it when this process ends, even by a kill."""
+    """Yield the path of the kernel's connection file.
+
+    A shell removes it when this process ends, even by a kill.
+    """
     folder, others = tempfile.mkdtemp(prefix="collectives-kernel-"), descendants()
-    command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]  # `cat` ends when our end of the pipe closes
+    # `cat` ends when our end of the pipe closes.
+    command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
             yield f"{folder}/kernel.json"
     except KeyboardInterrupt:
-        kill_descendants(others)  # a kernel that papermill does not know yet would write the file again
+        # A kernel that papermill does not know yet would write the file again.
+        kill_descendants(others)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

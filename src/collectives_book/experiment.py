@@ -1,7 +1,8 @@
 """The base of experiments: parameters with types, rows that are measured once, and what a machine lacks for them.
 
-A subclass has its notebook's parameters as fields, and says which cases they are, what ranks are told, and what a row
-has beside its measurement. Rows are written as soon as they exist, so that a run that was cut off goes on.
+A subclass has its notebook's parameters as fields, and says which cases they are, what ranks are
+told, and what a row has beside its measurement. Rows are written as soon as they exist, so that a
+run that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from collectives.units import MAX_BYTES, MAX_RANKS, MAX_REPETITIONS, duration
 
 T = TypeVar("T")
 
-# Names that IPython itself puts beside a notebook's parameters, and the types that a parameter may have.
+# Names that IPython itself puts beside a notebook's parameters, and the types that a parameter may
+# have.
 IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 SIMPLE = (str, int, float, bool, list, dict, type(None))
 
@@ -43,7 +45,9 @@ class ExperimentError(ValueError):
 
 
 def distinct(values: Sequence[Any]) -> Any:
-    """Return the values; raises ValueError for a duplicate, because its rows could not be told apart.
+    """Return the values.
+
+    Raises ValueError for a duplicate, because its rows could not be told apart.
 
     >>> distinct([4, 8])
     [4, 8]
@@ -67,7 +71,8 @@ Repetitions = Annotated[int, Field(ge=1, le=MAX_REPETITIONS)]
 class Experiment(StrictModel):
     """The parameters of a notebook, each given by its name and of its type, and how they are measured.
 
-    ``output`` is a path without a suffix: rows are written to ``output.parquet``, their record to ``output.json``.
+    ``output`` is a path without a suffix: rows are written to ``output.parquet``, their record to
+    ``output.json``.
     """
 
     model_config = ConfigDict(strict=True)
@@ -80,9 +85,12 @@ class Experiment(StrictModel):
 
     @classmethod
     def of(cls, namespace: Mapping[str, Any]) -> Self:
-        """Return the experiment that a notebook's first cells describe; ``namespace`` is their ``globals()``.
+        """Return the experiment that a notebook's first cells describe.
 
-        papermill adds a misspelt parameter as one more variable and only warns; here it is an ExperimentError.
+        ``namespace`` is their ``globals()``.
+
+        papermill adds a misspelt parameter as one more variable and only warns; here it is an
+        ExperimentError.
         """
         return cls.given(
             {
@@ -94,7 +102,10 @@ class Experiment(StrictModel):
 
     @classmethod
     def given(cls, parameters: Mapping[str, Any]) -> Self:
-        """Return the experiment with these parameters. Raises ExperimentError, in one line, for wrong ones."""
+        """Return the experiment with these parameters.
+
+        Raises ExperimentError, in one line, for wrong ones.
+        """
         try:
             return cls.model_validate(dict(parameters), context=FILE)
         except ValidationError as error:
@@ -128,7 +139,10 @@ class Experiment(StrictModel):
         return row
 
     def line(self, row: Row) -> str:
-        """Return what is printed of a row: the columns `SHOWN` and how long it took; nothing without a time."""
+        """Return what is printed of a row: the columns `SHOWN` and how long it took.
+
+        Nothing without a time.
+        """
         shown = ", ".join(f"{name} {row[name]}" for name in self.SHOWN if row.get(name) is not None)
         seconds = row["median_us"] * 1e-6 if "median_us" in row else row.get("seconds")
         return "" if seconds is None else f"{shown}: {duration(seconds)}"
@@ -139,7 +153,11 @@ class Experiment(StrictModel):
 
     def depends_on(self) -> Any:
         """Return what rows depend on beside the library's code, as a JSON value."""
-        return [type(self).__name__, self.model_dump(exclude={"output"}), code(Path(__file__).parent)]
+        return [
+            type(self).__name__,
+            self.model_dump(exclude={"output"}),
+            code(Path(__file__).parent),
+        ]
 
     def check_here(self, *, queued: bool = False) -> None:
         """Raise ImportError, ClusterError or ValueError, with the reason, where this machine cannot measure it.
@@ -162,7 +180,10 @@ class Experiment(StrictModel):
         return None
 
     def others(self, stem: str | Path | None = None) -> str | None:
-        """Return in one line which rows are in the way of its own; None where there are none, or its own."""
+        """Return in one line which rows are in the way of its own.
+
+        None where there are none, or its own.
+        """
         return other_rows(stem or self.output, self.depends_on())
 
     def is_measured(self, stem: str | Path | None = None) -> bool:
@@ -172,8 +193,8 @@ class Experiment(StrictModel):
     def run(self) -> tuple[Any, Record]:
         """Measure the cases that have no rows yet; returns all rows and their record.
 
-        Raises FileExistsError for `others`, what `check_here` does, and RankError where a rank fails: what was measured
-        until then is kept, and the next call goes on there.
+        Raises FileExistsError for `others`, what `check_here` does, and RankError where a rank
+        fails: what was measured until then is kept, and the next call goes on there.
         """
         if others := self.others():
             raise FileExistsError(f"{others}; name another output")
@@ -192,10 +213,15 @@ class Experiment(StrictModel):
             self.measure(left, completed)
 
         depends_on = self.depends_on()
-        measure_missing(self.output, self.settings(), self.wanted(), measure, self.line, depends_on=depends_on)
+        measure_missing(
+            self.output, self.settings(), self.wanted(), measure, self.line, depends_on=depends_on
+        )
 
     def launch_on_hosts(self, job: Row, keep: Keep, hosts: Mapping[str, Any]) -> None:
-        """Launch a rank on each emulated host (`cluster`); their links change when a rank reports who is "slow"."""
+        """Launch a rank on each emulated host (`cluster`).
+
+        Their links change when a rank reports who is "slow".
+        """
         with cluster(**hosts) as made:
 
             def heard(event: Row) -> None:
@@ -255,7 +281,10 @@ class RankExperiment(Experiment):
 
 
 class SweepExperiment(Experiment):
-    """An experiment of collectives over sizes, by `collectives.bench.sweep`; what fails is a row with its error."""
+    """An experiment of collectives over sizes, by `collectives.bench.sweep`.
+
+    What fails is a row with its error.
+    """
 
     def depends_on(self) -> Any:
         """Return the settings of the sweep, which its rows depend on."""
@@ -268,11 +297,17 @@ class SweepExperiment(Experiment):
 
 @cache
 def no_hosts() -> str | None:
-    """Return why this machine can have no emulated hosts; None where it can. It is tried once, by making some."""
+    """Return why this machine can have no emulated hosts; None where it can.
+
+    It is tried once, by making some.
+    """
     return allowed()
 
 
 def placed(where: str, ranks: int, libraries: list[str]) -> Settings:
-    """Return a measurement of which only place and back ends are known; raises ValueError for no such place."""
+    """Return a measurement of which only place and back ends are known.
+
+    Raises ValueError for no such place.
+    """
     need_where(where, ranks)
     return Settings.model_construct(where=where, ranks=ranks, backends=libraries)

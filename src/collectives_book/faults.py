@@ -1,10 +1,13 @@
-"""Ten faults, each planted on a random rank of a job in slow motion; its dumps are read, and the culprit is sought.
+"""Ten faults, each planted on a random rank of a job in slow motion.
+
+Its dumps are read, and the culprit is sought.
 
     python -m collectives_book.faults FOLDER [RUNS]
 
-writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each fault's first run as ``FOLDER/case-N.zip``.
-With the variables that torchrun sets, ``python -m collectives_book.faults FAULT CULPRIT`` is one rank of a job: a few
-collectives in which one rank, the culprit, does something wrong.
+writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each fault's first run as
+``FOLDER/case-N.zip``. With the variables that torchrun sets, ``python -m collectives_book.faults
+FAULT CULPRIT`` is one rank of a job: a few collectives in which one rank, the culprit, does
+something wrong.
 """
 
 import csv
@@ -59,7 +62,8 @@ class Job(NamedTuple):
 
 Step = Callable[[Job, bool], object]
 
-# Functions are named by what a program does there, because their names are in the dumps, and a name tells the fault.
+# Functions are named by what a program does there, because their names are in the dumps, and a name
+# tells the fault.
 
 
 def train(job: Job, _: bool) -> None:
@@ -112,7 +116,10 @@ def two_groups(job: Job, is_guilty: bool) -> None:
 
 
 def exchange(job: Job, is_guilty: bool) -> None:
-    """Exchange tensors in pairs; the culprit sends first, as its partner does, and no buffer holds what they send."""
+    """Exchange tensors in pairs.
+
+    The culprit sends first, as its partner does, and no buffer holds what they send.
+    """
     partner, received = dist.get_rank() ^ 1, torch.empty_like(job.tensor)
     sends_first = is_guilty or job.sends_first
     if sends_first:
@@ -122,7 +129,8 @@ def exchange(job: Job, is_guilty: bool) -> None:
         dist.send(job.tensor, partner)
 
 
-# By the fault. What `train` does not do itself, the launcher does around it: another algorithm, another version.
+# By the fault. What `train` does not do itself, the launcher does around it: another algorithm,
+# another version.
 STEP: dict[str, Step] = {
     HEALTHY: train,
     "killed": out_of_memory,
@@ -141,9 +149,12 @@ STEP: dict[str, Step] = {
 def run_rank(fault: str, culprit: int) -> None:
     """Run all steps, then write the dump that an operator would ask for."""
     patience = timedelta(seconds=TIMEOUT)
-    store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=MOST_SECONDS)))  # ranks start apart
+    # Ranks start apart.
+    store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=MOST_SECONDS)))
     store.set_timeout(patience)
-    dist.init_process_group("collectives", timeout=patience, world_size=size, rank=rank, store=store)
+    dist.init_process_group(
+        "collectives", timeout=patience, world_size=size, rank=rank, store=store
+    )
     one, other = (dist.new_group(timeout=patience) for _ in range(2))
     sends_first = rank == culprit ^ 1 or (rank != culprit and rank % 2 == 0)
     job = Job(torch.full((SIZE.get(fault, ELEMENTS),), float(rank)), one, other, sends_first)
@@ -172,7 +183,9 @@ def outcome(fault: str, run: int, culprit: int, dumps: list[Path]) -> Outcome:
     if first is None:
         return Outcome(fault, run, culprit, fault == HEALTHY, "", "")
     named = first_ranks(first.found)
-    is_named = fault != HEALTHY and culprit in named and len(named) <= (2 if fault in TWO_ENDS else 1)
+    is_named = (
+        fault != HEALTHY and culprit in named and len(named) <= (2 if fault in TWO_ENDS else 1)
+    )
     return Outcome(fault, run, culprit, is_named, first.kind, first.found.replace(ROOT, ""))
 
 
@@ -187,7 +200,9 @@ def first_ranks(text: str) -> set[int]:
 
 
 def play(hosts: Cluster, fault: str, culprit: int, folder: Path) -> list[Path]:
-    """Run the job until all ranks have ended, or are killed because they never would; return the dumps that they left.
+    """Run the job until all ranks have ended, or are killed because they never would.
+
+    Return the dumps that they left.
 
     One that is stopped is not waited for.
     """
@@ -200,7 +215,9 @@ def play(hosts: Cluster, fault: str, culprit: int, folder: Path) -> list[Path]:
             variables = {"TORCH_FR_DUMP_TEMP_FILE": str(folder / "rank"), "OMP_NUM_THREADS": "1"}
             variables |= _peculiar(fault, folder) if rank == culprit else {}
             environment = hosts.variables(rank) | variables
-            processes.append(hosts.popen(rank, command, environment=environment, stdout=log, stderr=log))
+            processes.append(
+                hosts.popen(rank, command, environment=environment, stdout=log, stderr=log)
+            )
         deadline = time.monotonic() + MOST_SECONDS
         while time.monotonic() < deadline:
             running = [rank for rank, process in enumerate(processes) if process.poll() is None]
@@ -218,8 +235,14 @@ def _peculiar(fault: str, folder: Path) -> dict[str, str]:
     if fault == "version":
         info = folder / "other" / f"{flight.PACKAGE.replace('-', '_')}-{OTHER_VERSION}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {flight.PACKAGE}\nVersion: {OTHER_VERSION}\n")
-        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(info.parent), os.environ.get("PYTHONPATH")]))}
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {flight.PACKAGE}\nVersion: {OTHER_VERSION}\n"
+        )
+        return {
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(info.parent), os.environ.get("PYTHONPATH")])
+            )
+        }
     return {}
 
 
@@ -241,7 +264,9 @@ def _archive(dumps: list[Path], path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for each in dumps:
             text = json.dumps(load(each.read_bytes()), indent=1).replace(ROOT, "")
-            archive.writestr(zipfile.ZipInfo(f"{path.stem}/{each.name}.json"), text, zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(f"{path.stem}/{each.name}.json"), text, zipfile.ZIP_DEFLATED
+            )
 
 
 def main(folder: str, runs: str = str(RUNS)) -> None:

@@ -1,6 +1,7 @@
 """Print a report of ``make gpu-check``, and draw the times of NCCL's ring and tree on emulated hosts.
 
-python -m collectives_book.gpu_report FILE     prints what FILE holds; its figure is an SVG beside it
+python -m collectives_book.gpu_report FILE     prints what FILE holds; its figure is an SVG beside
+it
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ CHOICES = {"default": "own choice"}
 
 
 def main(arguments: list[str]) -> int:
-    """Print a report and write its figure; returns 2, after one line, for a file that is no report."""
+    """Print a report and write its figure.
+
+    Returns 2, after one line, for a file that is no report.
+    """
     if len(arguments) != 1:
-        print(f"gpu_report: got {many(len(arguments), 'argument')}, expected one file", file=sys.stderr)
+        print(
+            f"gpu_report: got {many(len(arguments), 'argument')}, expected one file",
+            file=sys.stderr,
+        )
         return 2
     try:
         report, rows = one_gpu.read(arguments[0]), one_gpu.rows_of_report(arguments[0])
@@ -57,7 +64,9 @@ def _parts(report: one_gpu.Report) -> Iterator[str]:
             if "error" in event or event.get("wrong"):
                 yield plain(f"    {event}")
             elif "exit" in event:
-                after = f"ended {event.get('seconds')} s after the cut with exit code {event['exit']}"
+                after = (
+                    f"ended {event.get('seconds')} s after the cut with exit code {event['exit']}"
+                )
                 yield plain(f"    rank {event.get('rank')} {after}")
             elif isinstance(found := event.get("finding"), dict):
                 yield plain(f"    {found.get('kind')}: {found.get('found')}")
@@ -69,8 +78,12 @@ def tables(rows: Rows) -> Iterator[str]:
         yield "The report has no times of all-reduces: these parts were skipped, or are missing in an earlier version."
     for (where, hosts, ranks), some in rows.groupby(["where", "hosts", "ranks"], sort=False):
         yield f"\n{many(ranks, 'rank')} as {many(hosts, 'host')} by {where}, median times:"
-        named = some.assign(size=some.bytes.map(format_bytes), of=[*map(_column, some.itertuples())])
-        wide = named.assign(time=some.median_us.map(us)).pivot_table("time", "size", "of", aggfunc="first", sort=False)
+        named = some.assign(
+            size=some.bytes.map(format_bytes), of=[*map(_column, some.itertuples())]
+        )
+        wide = named.assign(time=some.median_us.map(us)).pivot_table(
+            "time", "size", "of", aggfunc="first", sort=False
+        )
         yield wide.fillna("").to_string()
         if wrong := int(some.wrong.sum()):
             yield f"{wrong:,} elements were wrong"

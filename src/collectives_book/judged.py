@@ -17,9 +17,12 @@ VERDICTS = ("right", "wrong", "unreadable")
 
 
 class JudgedFile(NamedTuple):
-    """One file: its place, its hash, and the verdict. What `prove` reports of a right program is 0 for others.
+    """One file: its place, its hash, and the verdict.
 
-    A schedule for a known network has that in the last columns but one; they are empty and 0 for a program.
+    What `prove` reports of a right program is 0 for others.
+
+    A schedule for a known network has that in the last columns but one; they are empty and 0 for a
+    program.
     """
 
     repository: str  # owner/name at GitHub
@@ -54,7 +57,9 @@ def read(path: Path) -> list[JudgedFile]:
     """Return the rows of a table; ValueError for one that has other columns."""
     table = pd.read_csv(path, keep_default_na=False)
     if (head := tuple(table.columns)) != COLUMNS:
-        raise ValueError(f"columns of {path.name}: got {', '.join(head)}, expected {', '.join(COLUMNS)}")
+        raise ValueError(
+            f"columns of {path.name}: got {', '.join(head)}, expected {', '.join(COLUMNS)}"
+        )
     return [JudgedFile(*row) for row in table.itertuples(index=False)]
 
 
@@ -71,5 +76,7 @@ def bound_of(row: JudgedFile) -> float:
     links, absent = capacities(row.network), re.match(r"GPU (\d+) of", row.missing)
     others = [*NETWORKS[row.network], *([int(absent[1])] if absent else [])]
     order = [*(node for node in range(len(links)) if node not in others), *others]
-    of = Graph(row.network, len(links) - len(others), links[np.ix_(order, order)], Fraction(UNIT), NO_LINKS)
+    of = Graph(
+        row.network, len(links) - len(others), links[np.ix_(order, order)], Fraction(UNIT), NO_LINKS
+    )
     return float(bound(row.collective, of).algbw)

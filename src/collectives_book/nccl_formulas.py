@@ -1,22 +1,25 @@
 """Predict NCCL's ring and trees by NCCL's own formula, by which it chooses between them: a second opinion on our model.
 
-The constants are equal in tuning.cc of v2.23.4-1, v2.27.5-1 and v2.30.7-1: H100 with Intel's CPUs, on three nodes or
-more, joined by NVLink inside. The formula says how long a whole all-reduce takes; it follows no message. Sizes in
-bytes, times in seconds, rates in bytes a second.
+The constants are equal in tuning.cc of v2.23.4-1, v2.27.5-1 and v2.30.7-1: H100 with Intel's CPUs,
+on three nodes or more, joined by NVLink inside. The formula says how long a whole all-reduce takes;
+it follows no message. Sizes in bytes, times in seconds, rates in bytes a second.
 """
 
 from math import ceil, inf
 from typing import NamedTuple
 
-# NCCL 2.4's trees cut the buffer into chunks of 512 KiB or less: (least chunk, chunks of a channel per depth).
+# NCCL 2.4's trees cut the buffer into chunks of 512 KiB or less: (least chunk, chunks of a channel
+# per depth).
 CHANNELS = 4
 CHUNK = 512 << 10
 CHUNK_RULE = ((128 << 10, 8), (64 << 10, 4), (32 << 10, 1))
 
-# NCCL 2.28 takes another channel for every 32 KiB of the buffer, and cuts no message of Simple below that.
+# NCCL 2.28 takes another channel for every 32 KiB of the buffer, and cuts no message of Simple
+# below that.
 LEAST = 32 << 10
 
-# The rate that NCCL's search for paths gives a port of 10 Gbit/s, and what it takes where it finds no path.
+# The rate that NCCL's search for paths gives a port of 10 Gbit/s, and what it takes where it finds
+# no path.
 SLOW_PORT, NO_PATH = 1.2e9, 0.1e9
 
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -40,24 +43,50 @@ CONSTANTS = {
     ("tree", "LL128"): Constants(14, 1.25, 8.5, 0.92 * 120 / 128),
     ("tree", "Simple"): Constants(8.4, 4, 14, 0.92),
 }
-# By how much a tree's rate falls short of the model, for 64 B, 128 B, ... 128 MiB; beyond, not at all.
+# By how much a tree's rate falls short of the model, for 64 B, 128 B, ... 128 MiB; beyond, not at
+# all.
 CORRECTIONS = {
-    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1),
+    "LL": (
+        1,
+        1,
+        1,
+        1,
+        0.9,
+        0.8,
+        0.7,
+        0.7,
+        0.7,
+        0.7,
+        0.6,
+        0.5,
+        0.4,
+        0.4,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.9,
+        1,
+        1,
+        1,
+    ),
     "LL128": (*[1] * 5, 0.9, 0.8, 0.8, 0.8, 0.7, *[0.6] * 6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
     "Simple": (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 }
 LL_MOST = 20.4e9  # the rate that LL never exceeds
 PLATEAU = 1.4  # how many times as long a ring by Simple takes, as the source calls it ...
 PLATEAU_FROM = 64 * 2  # ... from so many bytes a rank on: 64 for each channel, here of two
-CHAINED = 0.85  # the share of its rate that a tree keeps where one GPU has all its links between nodes
+# The share of its rate that a tree keeps where one GPU has all its links between nodes.
+CHAINED = 0.85
 
 
 def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) -> int:
     """Return into how many segments NCCL 2.4.8's rule cuts each of the two trees' halves of n bytes.
 
-    A chunk is 512 KiB, and halved while a channel would have too few of them for the depth of its tree. Half of the
-    channels serve each tree, side by side, so that one segment of ours is a chunk of each of them. The article of 2019
-    names no number of channels; four, of 5 GB/s each, are our inference.
+    A chunk is 512 KiB, and halved while a channel would have too few of them for the depth of its
+    tree. Half of the channels serve each tree, side by side, so that one segment of ours is a chunk
+    of each of them. The article of 2019 names no number of channels; four, of 5 GB/s each, are our
+    inference.
 
     >>> segments(64 << 20, ranks_per_node=6, nodes=4096), segments(8, ranks_per_node=6, nodes=4096)
     (128, 1)
@@ -81,8 +110,9 @@ def seconds(
 ) -> float:
     """Return the seconds of a ``ring`` or ``tree`` by a protocol, for n bytes on nodes that send at ``rate`` each.
 
-    ``chained`` is 1 for balanced trees, whose two links between nodes belong to two GPUs. ``latency`` is that of the
-    network in seconds where NCCL learns it, from a plug-in or a topology file; a hop by Simple counts it twice.
+    ``chained`` is 1 for balanced trees, whose two links between nodes belong to two GPUs.
+    ``latency`` is that of the network in seconds where NCCL learns it, from a plug-in or a topology
+    file; a hop by Simple counts it twice.
 
     >>> round(seconds("tree", "LL", 8, ranks=1024, ranks_per_node=8, rate=400e9) * 1e6, 1)
     85.2
@@ -104,12 +134,17 @@ def seconds(
 def best(
     algorithm: str, n: int, ranks: int, ranks_per_node: int, rate: float, chained: float = CHAINED
 ) -> tuple[float, str]:
-    """Return the least of the protocols' times, and its protocol; NCCL chooses so, where LL128 is enabled.
+    """Return the least of the protocols' times, and its protocol.
+
+    NCCL chooses so, where LL128 is enabled.
 
     >>> best("ring", 64 << 20, ranks=32, ranks_per_node=8, rate=400e9)[1]
     'LL128'
     """
-    return min((seconds(algorithm, each, n, ranks, ranks_per_node, rate, chained), each) for each in PROTOCOLS)
+    return min(
+        (seconds(algorithm, each, n, ranks, ranks_per_node, rate, chained), each)
+        for each in PROTOCOLS
+    )
 
 
 class Cut(NamedTuple):
@@ -123,7 +158,8 @@ class Cut(NamedTuple):
 def cut(algorithm: str, n: int, ranks: int, most_channels: int, rate: float = SLOW_PORT) -> Cut:
     """Return how NCCL 2.28.9 cuts n bytes with one rank on each node (enqueue.cc, prims_simple.h).
 
-    LL sends a flag with every 4 bytes. By Simple a ring sends a part in two slices, a tree in chunks of 512 KiB.
+    LL sends a flag with every 4 bytes. By Simple a ring sends a part in two slices, a tree in
+    chunks of 512 KiB.
 
     >>> cut("tree", 1 << 20, ranks=8, most_channels=2), cut("ring", 1 << 20, ranks=8, most_channels=2)
     (Cut(channels=2, messages=1, sent=1), Cut(channels=2, messages=2, sent=1))
@@ -133,7 +169,11 @@ def cut(algorithm: str, n: int, ranks: int, most_channels: int, rate: float = SL
     if protocol == "LL":
         return Cut(channels, 1, 2)
     part = n / channels
-    return Cut(channels, min(2, ceil(part / ranks / LEAST)) if algorithm == "ring" else ceil(part / CHUNK), 1)
+    return Cut(
+        channels,
+        min(2, ceil(part / ranks / LEAST)) if algorithm == "ring" else ceil(part / CHUNK),
+        1,
+    )
 
 
 def _log2(n: int) -> int:

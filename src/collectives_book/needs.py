@@ -1,12 +1,21 @@
-"""Needs of a training run: bytes of memory, operations, and how long GPUs take for them. Plain numbers, no tensor."""
+"""Needs of a training run: bytes of memory, operations, and how long GPUs take for them.
+
+Plain numbers, no tensor.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Bytes for each parameter while a model is trained by Adam in mixed precision (Rajbhandari et al., 2020, section 3.1):
-# the numbers to compute with in 16 bits, and the optimizer's own in 32.
-STATE = {"parameters": 2, "gradients": 2, "float32 parameters": 4, "Adam's mean": 4, "Adam's variance": 4}
+# Bytes for each parameter while a model is trained by Adam in mixed precision (Rajbhandari et al.,
+# 2020, section 3.1): the numbers to compute with in 16 bits, and the optimizer's own in 32.
+STATE = {
+    "parameters": 2,
+    "gradients": 2,
+    "float32 parameters": 4,
+    "Adam's mean": 4,
+    "Adam's variance": 4,
+}
 
 # Operations for each parameter and token: 2 forward, 4 backward (Kaplan et al., 2020, section 2.1).
 FORWARD, BACKWARD = 2, 4
@@ -35,8 +44,9 @@ class Gpu(NamedTuple):
     achieved: float
 
 
-# Grattafiori et al. (2024): table 3 has the models, table 4 the 400 TFLOP/s of a GPU among 16,384. Radford et al.
-# (2019) and Brown et al. (2020) have the GPT models; GPT-2's tokens are not published.
+# Grattafiori et al. (2024): table 3 has the models, table 4 the 400 TFLOP/s of a GPU among 16,384.
+# Radford et al. (2019) and Brown et al. (2020) have the GPT models; GPT-2's tokens are not
+# published.
 MODELS = (
     Transformer("GPT-2 1.5B", 1.5e9, 48, 1600, 25, 1024, float("nan")),
     Transformer("Llama 3 8B", 8e9, 32, 4096, 32, 8192, 15e12),
@@ -56,12 +66,15 @@ def state_bytes(parameters: float) -> float:
     return parameters * sum(STATE.values())
 
 
-def activation_bytes(model: Transformer, samples: int = 1, kept: str = "all but attention") -> float:
+def activation_bytes(
+    model: Transformer, samples: int = 1, kept: str = "all but attention"
+) -> float:
     """Return the bytes that forward keeps for backward, in 16 bits (Korthikanti et al., 2022, equations 1, 4, table 2).
 
-    Per layer ``sequence * samples * width`` times 34, and ``5 * heads * sequence / width`` more for the attention
-    matrices. Those are computed again where ``kept`` is "all but attention", all but a layer's input where it is
-    "inputs". The formula is for GPT's layer; other layers differ by a small factor.
+    Per layer ``sequence * samples * width`` times 34, and ``5 * heads * sequence / width`` more for
+    the attention matrices. Those are computed again where ``kept`` is "all but attention", all but
+    a layer's input where it is "inputs". The formula is for GPT's layer; other layers differ by a
+    small factor.
 
     >>> round(activation_bytes(MODELS[3]) / 1e9, 1)
     82.1

@@ -1,7 +1,7 @@
 """NCCL on one GPU: the rows of a report of ``make gpu-check`` as a table.
 
-Every rank is a process on the same GPU, and NCCL takes each for a host, or several for one. On emulated hosts a time in
-ms reads as us on the real link.
+Every rank is a process on the same GPU, and NCCL takes each for a host, or several for one. On
+emulated hosts a time in ms reads as us on the real link.
 """
 
 from __future__ import annotations
@@ -38,7 +38,16 @@ from collectives_book.figures.statements import us
 #   median_us, low_us, high_us    median of the slowest rank's times, and the interval that holds the true one
 #   predicted_us    NCCL's own prediction, or NaN
 #   wrong           elements that were not what they had to be
-COLUMNS: tuple[str, ...] = ("hosts", "ranks", "where", "backend", "algorithm", "topology_file", "bytes", "samples")
+COLUMNS: tuple[str, ...] = (
+    "hosts",
+    "ranks",
+    "where",
+    "backend",
+    "algorithm",
+    "topology_file",
+    "bytes",
+    "samples",
+)
 COLUMNS += ("median_us", "low_us", "high_us", "predicted_us", "wrong")
 
 # Our schedules beside NCCL's algorithms.
@@ -100,19 +109,28 @@ class Report(BaseModel, extra="allow"):
 
 
 def read(path: str | Path) -> Report:
-    """Return a report. Raises OSError, and ValueError, which names the file, for anything else than a report."""
+    """Return a report.
+
+    Raises OSError, and ValueError, which names the file, for anything else than a report.
+    """
     with Path(path).open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise ValueError(f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a report of `make gpu-check`")
+        raise ValueError(
+            f"{path}: got more than {MAX_BYTES >> 20} MiB, expected a report of `make gpu-check`"
+        )
     try:
         return Report.model_validate_json(data)
     except ValidationError as error:
-        raise ValueError(f"{path}: expected a report of `make gpu-check`: {_first(error)}") from None
+        raise ValueError(
+            f"{path}: expected a report of `make gpu-check`: {_first(error)}"
+        ) from None
 
 
 def rows_of_report(path: str | Path) -> Rows:
-    """Return the measured rows of a report with the columns of `COLUMNS`; none where no part measured any.
+    """Return the measured rows of a report with the columns of `COLUMNS`.
+
+    None where no part measured any.
 
     Raises what `read` does, and ValueError for a row without its columns.
     """
@@ -126,7 +144,9 @@ def rows_of_report(path: str | Path) -> Rows:
                     raise ValueError(f"{path}: invalid row of {name}: {_first(error)}") from None
     if len(rows) > MAX_ROWS:
         raise ValueError(f"{path}: got {len(rows):,} rows, expected up to {MAX_ROWS:,}")
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"predicted_us": float, "topology_file": object})
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(
+        {"predicted_us": float, "topology_file": object}
+    )
     return frame.assign(topology_file=frame.topology_file.where(frame.topology_file.notna(), None))
 
 
@@ -142,10 +162,14 @@ def _first(error: ValidationError) -> str:
 
 
 def trial(path: str | Path) -> Rows:
-    """Return the rows of a trial program, in ms, with the columns of `COLUMNS`; ``low_us`` is the least sample."""
+    """Return the rows of a trial program, in ms, with the columns of `COLUMNS`.
+
+    ``low_us`` is the least sample.
+    """
     rows = pd.read_csv(path)
     times = {
-        f"{new}_us": rows[f"{old}_ms"] * 1e3 for new, old in (("median", "median"), ("low", "least"), ("high", "most"))
+        f"{new}_us": rows[f"{old}_ms"] * 1e3
+        for new, old in (("median", "median"), ("low", "least"), ("high", "most"))
     }
     known: dict[str, Any] = {
         "ranks": rows.hosts,
@@ -181,7 +205,9 @@ def as_nccl_cuts_us(algorithm: str, where: str, ranks: int, nbytes: int) -> floa
     >>> us(as_nccl_cuts_us("Tree", "cluster:5ms,25MB/s", ranks=8, nbytes=1 << 20))
     '240 ms'
     """
-    channels, messages, sent = nccl.cut(algorithm.lower(), nbytes, ranks, 2 if ranks <= FEW_RANKS else 1)
+    channels, messages, sent = nccl.cut(
+        algorithm.lower(), nbytes, ranks, 2 if ranks <= FEW_RANKS else 1
+    )
     name = "segmented_ring" if algorithm == "Ring" else "two_tree" if channels == 2 else "tree"
     pieces = channels * messages if algorithm == "Ring" else messages
     schedule = build("all_reduce", name, ranks, segments=pieces)
@@ -195,20 +221,39 @@ def times(rows: Rows) -> Picture:
     """
     if rows.empty:
         return kit.nothing()
-    panels = {"lines: our ring and two trees": simulated_us, "lines: cut as NCCL cuts them": as_nccl_cuts_us}
-    drawn = pd.concat([lines(rows, by).assign(panel=name) for name, by in panels.items()], ignore_index=True)
-    about = f"NCCL's all-reduce on {rows.ranks.iloc[0]} emulated hosts that share a GPU, time by buffer"
-    look: dict[str, Any] = {"interval": ("low_us", "high_us"), "simulated": "simulated_us", "facet": "panel"}
+    panels = {
+        "lines: our ring and two trees": simulated_us,
+        "lines: cut as NCCL cuts them": as_nccl_cuts_us,
+    }
+    drawn = pd.concat(
+        [lines(rows, by).assign(panel=name) for name, by in panels.items()], ignore_index=True
+    )
+    about = (
+        f"NCCL's all-reduce on {rows.ranks.iloc[0]} emulated hosts that share a GPU, time by buffer"
+    )
+    look: dict[str, Any] = {
+        "interval": ("low_us", "high_us"),
+        "simulated": "simulated_us",
+        "facet": "panel",
+    }
     look |= {"looks": lambda name: mark(OURS[name]), "height": 5.8}
     return kit.curves(drawn, "bytes", "median_us", "algorithm", (kit.BYTES, kit.US), about, **look)
 
 
 def lines(rows: Rows, by: Callable[..., float]) -> Rows:
     """Return the rows with ``simulated_us`` as this function has it, and rows without a measurement between them."""
-    sizes = sorted({*rows.bytes, *(1 << power for power in range(17, int(rows.bytes.max()).bit_length()))})
-    points = rows[["algorithm", "where", "ranks"]].drop_duplicates().merge(pd.Series(sizes, name="bytes"), how="cross")
+    sizes = sorted(
+        {*rows.bytes, *(1 << power for power in range(17, int(rows.bytes.max()).bit_length()))}
+    )
+    points = (
+        rows[["algorithm", "where", "ranks"]]
+        .drop_duplicates()
+        .merge(pd.Series(sizes, name="bytes"), how="cross")
+    )
     points["simulated_us"] = [by(*point) for point in points.itertuples(index=False)]
-    return points.merge(rows.drop(columns=["where", "ranks", "samples"]), on=["algorithm", "bytes"], how="left")
+    return points.merge(
+        rows.drop(columns=["where", "ranks", "samples"]), on=["algorithm", "bytes"], how="left"
+    )
 
 
 def crossing(rows: Rows, column: str = "median_us") -> float:
@@ -223,9 +268,16 @@ def crossing(rows: Rows, column: str = "median_us") -> float:
 def predictions(rows: Rows) -> Rows:
     """Return NCCL's prediction, ours and the median, a line for each size: a table."""
     rows = rows.sort_values(["algorithm", "bytes"], kind="stable")
-    cuts = [as_nccl_cuts_us(*point) for point in rows[["algorithm", "where", "ranks", "bytes"]].itertuples(index=False)]
+    cuts = [
+        as_nccl_cuts_us(*point)
+        for point in rows[["algorithm", "where", "ranks", "bytes"]].itertuples(index=False)
+    ]
     said = {"NCCL": rows.predicted_us, "ours": cuts, "measured": rows.median_us}
-    table = pd.DataFrame(said, rows.index).map(us).assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
+    table = (
+        pd.DataFrame(said, rows.index)
+        .map(us)
+        .assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
+    )
     wide: Rows = table.pivot(index="size", columns="of", values=[*said]).swaplevel(axis="columns")
     wide = wide.loc[[*dict.fromkeys(table["size"])], [(of, what) for of in OURS for what in said]]
     return wide.rename_axis(index=None, columns=[None] * 2)

@@ -1,7 +1,8 @@
 """One training job that the chapters come back to: Llama 3 8B on 64 H100, by data parallelism and ZeRO-1.
 
-In every step each GPU computes on one sequence. A reduce-scatter sums the gradients, each GPU updates its part of the
-parameters, because the optimizer's state would not fit into one of them, and an all-gather brings the parts together.
+In every step each GPU computes on one sequence. A reduce-scatter sums the gradients, each GPU
+updates its part of the parameters, because the optimizer's state would not fit into one of them,
+and an all-gather brings the parts together.
 """
 
 from functools import cache
@@ -17,8 +18,12 @@ MODEL = next(model for model in needs.MODELS if model.name == "Llama 3 8B")
 GPUS, ON = 64, "dgx-h100"
 GRADIENT = int(needs.gradient_bytes(MODEL.parameters))  # bytes; the parameters take as many
 # Seconds of a step without communication, and of its forward and backward pass.
-COMPUTING = (needs.FORWARD + needs.BACKWARD) * MODEL.parameters * MODEL.sequence / needs.H100.achieved
-FORWARD, BACKWARD = (COMPUTING * part / (needs.FORWARD + needs.BACKWARD) for part in (needs.FORWARD, needs.BACKWARD))
+COMPUTING = (
+    (needs.FORWARD + needs.BACKWARD) * MODEL.parameters * MODEL.sequence / needs.H100.achieved
+)
+FORWARD, BACKWARD = (
+    COMPUTING * part / (needs.FORWARD + needs.BACKWARD) for part in (needs.FORWARD, needs.BACKWARD)
+)
 
 
 class Call(NamedTuple):
@@ -35,7 +40,9 @@ def call(collective: str, algorithm: str, nbytes: int = GRADIENT) -> Call:
     >>> call("all_gather", "ring").seconds > 6 * call("all_gather", "multi_channel_ring").seconds
     True
     """
-    return Call(algorithm, float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"]))
+    return Call(
+        algorithm, float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"])
+    )
 
 
 def fastest(collective: str, nbytes: int = GRADIENT) -> Call:
@@ -44,15 +51,19 @@ def fastest(collective: str, nbytes: int = GRADIENT) -> Call:
     >>> fastest("all_gather").algorithm
     'multi_channel_ring'
     """
-    return min((call(collective, name, nbytes) for name in candidates(collective)), key=lambda each: each.seconds)
+    return min(
+        (call(collective, name, nbytes) for name in candidates(collective)),
+        key=lambda each: each.seconds,
+    )
 
 
 def exposed(bucket: int, algorithm: str | None = None) -> tuple[float, float]:
     """Return the seconds of a step in which the GPUs wait: after the backward pass, and before the forward pass.
 
-    A reduce-scatter begins when the gradients of its bucket are ready, and outlasts the backward pass by at least the
-    last one. The all-gathers run ahead of the next forward pass, which waits for the first. Read backwards in time,
-    they are reduce-scatters. Without an ``algorithm``, the fastest of each.
+    A reduce-scatter begins when the gradients of its bucket are ready, and outlasts the backward
+    pass by at least the last one. The all-gathers run ahead of the next forward pass, which waits
+    for the first. Read backwards in time, they are reduce-scatters. Without an ``algorithm``, the
+    fastest of each.
 
     >>> [each < 0.01 * COMPUTING for each in exposed(25 << 20)]
     [True, True]

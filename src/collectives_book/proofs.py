@@ -24,7 +24,10 @@ NAMED = re.compile(r"GPU (\d+), thread block (\d+), step (\d+)")
 
 
 def verdict(text: str) -> str:
-    """Return what is wrong with a program, as ``collectives verify`` says it; empty if it is right."""
+    """Return what is wrong with a program, as ``collectives verify`` says it.
+
+    Empty if it is right.
+    """
     try:
         prove(msccl.read(text.encode()))
     except ScheduleError as error:
@@ -34,7 +37,9 @@ def verdict(text: str) -> str:
 
 def marked(text: str) -> set[StepPosition]:
     """Return the steps that the first line of the verdict names, and the one that its table marks."""
-    block_of = {(block.gpu, block.id): b for b, block in enumerate(msccl.read(text.encode()).blocks)}
+    block_of = {
+        (block.gpu, block.id): b for b, block in enumerate(msccl.read(text.encode()).blocks)
+    }
     head, *table = verdict(text).split("\n")
     named = [tuple(map(int, found)) for found in NAMED.findall(head)]
     for line in table:
@@ -52,7 +57,9 @@ def arrows(program: Program) -> tuple[Arrows, Arrows]:
     def position(number: int) -> StepPosition:
         return program.block_of[number], program.index(number)
 
-    messages = [(position(send), position(receive)) for receive, send in Order(program).sender.items()]
+    messages = [
+        (position(send), position(receive)) for receive, send in Order(program).sender.items()
+    ]
     return messages, [(position(other), position(step)) for step, other in program.waits.items()]
 
 
@@ -71,7 +78,9 @@ def waiting(programs: Mapping[str, str]) -> Picture:
             _panel(axes, program, marked(programs[title]), theme)
 
     shown = "thread blocks as columns of steps, arrows for messages and dependencies; faulty steps are filled"
-    return picture(paint, f"{'; '.join(read)}: {shown}.", WIDTH, height=ROW * sum(heights) + 0.35 * len(read))
+    return picture(
+        paint, f"{'; '.join(read)}: {shown}.", WIDTH, height=ROW * sum(heights) + 0.35 * len(read)
+    )
 
 
 def _panel(axes: Axes, program: Program, faulty: set[StepPosition], theme: Theme) -> None:
@@ -81,7 +90,11 @@ def _panel(axes: Axes, program: Program, faulty: set[StepPosition], theme: Theme
         axes.text(b, -0.75, f"GPU {block.gpu}, block {block.id}", color=theme.ink, **look)
         axes.plot([b, b], [0, len(block.steps) - 1], color=theme.faint, lw=1.5, zorder=0)
         for step, instruction in enumerate(block.steps):
-            fill, ink = (mark("two_tree").colour, "white") if (b, step) in faulty else (theme.ground, theme.ink)
+            fill, ink = (
+                (mark("two_tree").colour, "white")
+                if (b, step) in faulty
+                else (theme.ground, theme.ink)
+            )
             said, box = instruction_text(instruction, block), frame | {"facecolor": fill}
             axes.text(b, step, said, family="monospace", color=ink, bbox=box, **look)
     for some, style in zip(arrows(program), ("solid", (0, (3, 2))), strict=True):
@@ -92,7 +105,9 @@ def _panel(axes: Axes, program: Program, faulty: set[StepPosition], theme: Theme
     axes.set_axis_off()
 
 
-def _arrow(axes: Axes, begin: StepPosition, end: StepPosition, style: object, faulty: bool, theme: Theme) -> None:
+def _arrow(
+    axes: Axes, begin: StepPosition, end: StepPosition, style: object, faulty: bool, theme: Theme
+) -> None:
     """From the edge of one box towards the other; arrows between the same columns bend apart."""
     apart = np.sign(end[0] - begin[0]) * 0.22
     look = {
@@ -103,4 +118,6 @@ def _arrow(axes: Axes, begin: StepPosition, end: StepPosition, style: object, fa
         "linewidth": 2.0 if faulty else 0.9,
     }
     to, start = (end[0] - apart, end[1]), (begin[0] + apart, begin[1])
-    axes.annotate("", to, start, arrowprops=look | {"mutation_scale": 9, "shrinkA": 2, "shrinkB": 2}, zorder=1)
+    axes.annotate(
+        "", to, start, arrowprops=look | {"mutation_scale": 9, "shrinkA": 2, "shrinkB": 2}, zorder=1
+    )

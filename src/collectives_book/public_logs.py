@@ -2,20 +2,16 @@
 
     python -m collectives_book.public_logs FOLDER
 
-reads again the files that lie in FOLDER, known by their hashes, and replaces the committed results. The repository has
-no file of others, because not every licence allows it. A row is a log:
+reads again the files that lie in FOLDER, known by their hashes, and replaces the committed results.
+The repository has no file of others, because not every licence allows it. A row is a log:
 
-    repository      owner/name at GitHub
-    place           a path, or the address of a thread that quotes it
-    commit          empty for a thread
-    sha256, bytes   of the file
-    said            by its author; empty if they say nothing
-    expected        the kind of finding that says the same, or healthy, or empty
-    sources         what it was recognised as
-    found           the kinds of findings from which something follows
-    first           the first of them
-    at_first        of a log that was read once before anything was changed for it: what was found then
-    false           the kinds that the author's words contradict, judged by hand; of a healthy log, all that were found
+    repository      owner/name at GitHub place           a path, or the address of a thread that
+    quotes it commit          empty for a thread sha256, bytes   of the file said            by its
+    author; empty if they say nothing expected        the kind of finding that says the same, or
+    healthy, or empty sources         what it was recognised as found           the kinds of
+    findings from which something follows first           the first of them at_first        of a log
+    that was read once before anything was changed for it: what was found then false           the
+    kinds that the author's words contradict, judged by hand; of a healthy log, all that were found
     false_at_first  the same of what was found at first
 """
 
@@ -68,7 +64,9 @@ def judged(path: Path, expected: str, false: str) -> dict[str, str]:
         "sources": ", ".join(dict.fromkeys(source for source, _ in found)),
         "found": "; ".join(kinds),
         "first": f"{marked[0].found}; {marked[0].follows}" if marked else "",
-        "false": "; ".join(kind for kind in kinds if expected == HEALTHY or kind in false.split("; ")),
+        "false": "; ".join(
+            kind for kind in kinds if expected == HEALTHY or kind in false.split("; ")
+        ),
     }
 
 
@@ -81,7 +79,9 @@ def counts(logs: Logs) -> Logs:
     faulty, blind = said.expected != HEALTHY, said.at_first != ""
     sets = {
         "faulty, blind": faulty & blind,
-        "of these, without a table of a benchmark": faulty & blind & ~said.sources.str.contains("benchmark"),
+        "of these, without a table of a benchmark": faulty
+        & blind
+        & ~said.sources.str.contains("benchmark"),
         "healthy, blind": ~faulty & blind,
         "faulty, known": faulty & ~blind,
         "healthy, known": ~faulty & ~blind,
@@ -106,7 +106,11 @@ def _count(kinds: str) -> int:
 
 def main(folder: str, to: Path = TABLE) -> None:
     """Read all files of the folder that a row knows, and print what changed."""
-    files = {sha256(path.read_bytes()).hexdigest(): path for path in Path(folder).iterdir() if path.is_file()}
+    files = {
+        sha256(path.read_bytes()).hexdigest(): path
+        for path in Path(folder).iterdir()
+        if path.is_file()
+    }
     before = rows(to).to_dict("records")
     known = [files.get(row["sha256"]) for row in before]
     after = [
@@ -116,7 +120,9 @@ def main(folder: str, to: Path = TABLE) -> None:
     write(pd.DataFrame(after), to)
     for old, new in zip(before, after, strict=True):
         if old != new:
-            print(f"{new['repository']} {new['place']}: {new['found'] or 'no fault'}; was {old['found'] or 'no fault'}")
+            print(
+                f"{new['repository']} {new['place']}: {new['found'] or 'no fault'}; was {old['found'] or 'no fault'}"
+            )
     print(f"{len(after)} logs, {known.count(None)} of them not in {folder}")
 
 

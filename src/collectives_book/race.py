@@ -26,7 +26,9 @@ class RacePlayer(NamedTuple):
     autoplay: bool
 
     def _repr_html_(self) -> str:
-        data = json.dumps({"bytes": self.nbytes, "lanes": self.lanes}, separators=(",", ":")).replace("<", "\\u003c")
+        data = json.dumps(
+            {"bytes": self.nbytes, "lanes": self.lanes}, separators=(",", ":")
+        ).replace("<", "\\u003c")
         spoken = " and ".join(lane["name"] for lane in self.lanes)
         times = "; ".join(f"{lane['name']}: {lane['seconds'] * 1e6:.0f} µs" for lane in self.lanes)
         return (
@@ -37,18 +39,29 @@ class RacePlayer(NamedTuple):
 
 
 def race(
-    collective: str, algorithms: Sequence[str], p: int, *, on: str, nbytes: int, name: str, autoplay: bool = False
+    collective: str,
+    algorithms: Sequence[str],
+    p: int,
+    *,
+    on: str,
+    nbytes: int,
+    name: str,
+    autoplay: bool = False,
 ) -> RacePlayer:
-    """Play algorithms side by side on ``p`` ranks of the machine ``on``, a preset or a YAML file; ``name`` is the id.
+    """Play algorithms side by side on ``p`` ranks of the machine ``on``, a preset or a YAML file.
 
-    With ``autoplay`` it plays once when it comes into view, unless the reader asked for no motion. Raises ValueError
-    like `build` and `machine`.
+    ``name`` is the id.
+
+    With ``autoplay`` it plays once when it comes into view, unless the reader asked for no motion.
+    Raises ValueError like `build` and `machine`.
 
     >>> [round(lane["seconds"] * 1e6) for lane in race(
     ...     "all_reduce", ["ring", "two_tree"], 16, on="ethernet", nbytes=8, name="hook").lanes]
     [900, 270]
     """
-    return RacePlayer([_lane(collective, each, p, on, nbytes) for each in algorithms], nbytes, name, autoplay)
+    return RacePlayer(
+        [_lane(collective, each, p, on, nbytes) for each in algorithms], nbytes, name, autoplay
+    )
 
 
 def _lane(collective: str, algorithm: str, p: int, on: str, nbytes: int) -> dict[str, Any]:

@@ -19,7 +19,11 @@ BOOKS = ("quick", "reference")
 
 def stems(results: Path) -> list[Path]:
     """Return the recorded runs below a folder: rows with a record beside them."""
-    return [path.with_suffix("") for path in sorted(results.rglob("*.parquet")) if path.with_suffix(".json").exists()]
+    return [
+        path.with_suffix("")
+        for path in sorted(results.rglob("*.parquet"))
+        if path.with_suffix(".json").exists()
+    ]
 
 
 def table(results: Path, chapters: Path) -> Rows:
@@ -47,7 +51,9 @@ def _name(run: Path, results: Path) -> str:
 
 
 def _ranks(record: dict[str, Any]) -> str:
-    counts = [each["ranks"] for each in record.get("settings", []) if isinstance(each.get("ranks"), int)]
+    counts = [
+        each["ranks"] for each in record.get("settings", []) if isinstance(each.get("ranks"), int)
+    ]
     return f"{statements.span(counts, '{:.0f}'.format)} ranks" if counts else "computed"
 
 
@@ -61,8 +67,14 @@ def pages(run: Path, chapters: Path) -> list[Path]:
 
     Of ``computed/which-all-reduce`` they ask for the rows by its name alone.
     """
-    within, folder, name = (re.escape(each) for each in (run.parent.as_posix(), run.parent.name, run.name))
-    ways = [rf"/{folder}/{name}(?![\w-])", rf"results/{within}\".*?[/\"]{name}\"", rf"{folder}\.rows\(\"{name}\""]
+    within, folder, name = (
+        re.escape(each) for each in (run.parent.as_posix(), run.parent.name, run.name)
+    )
+    ways = [
+        rf"/{folder}/{name}(?![\w-])",
+        rf"results/{within}\".*?[/\"]{name}\"",
+        rf"{folder}\.rows\(\"{name}\"",
+    ]
     found = re.compile("|".join(ways), re.DOTALL)
     return [page for page in sorted(chapters.glob("*.md")) if found.search(page.read_text())]
 
@@ -70,8 +82,9 @@ def pages(run: Path, chapters: Path) -> list[Path]:
 def beside(results: Path) -> Rows:
     """Return a reader's own rows beside those of the reference: both times, their ratio, its interval, and the result.
 
-    Own rows are in any folder of results but the book's two, in a file of the same name as the reference's. Points that
-    one of both has are there, too. A run without a partner, or without rows of collectives, has a line that says so.
+    Own rows are in any folder of results but the book's two, in a file of the same name as the
+    reference's. Points that one of both has are there, too. A run without a partner, or without
+    rows of collectives, has a line that says so.
     """
     parts = [_pair(own, results) for own in _own(results)]
     return pd.concat([pd.DataFrame(), *parts]).fillna("")
@@ -109,20 +122,31 @@ def _run(stem: Path, results: Path) -> runs.Run:
 def _pair(own: Path, results: Path) -> Rows:
     mine, others = _run(own, results), [_run(other, results) for other in _references(own, results)]
     if not others:
-        return pd.DataFrame({"result": ["the reference has no run of this name"]}, index=[mine.name])
-    compared = [row for other in others for row in compare.compare(other.rows, mine.rows, ("the reference", "yours"))]
+        return pd.DataFrame(
+            {"result": ["the reference has no run of this name"]}, index=[mine.name]
+        )
+    compared = [
+        row
+        for other in others
+        for row in compare.compare(other.rows, mine.rows, ("the reference", "yours"))
+    ]
     if not mine.rows or not compared:
         return pd.DataFrame({"result": ["no rows of collectives"]}, index=[mine.name])
     return pd.DataFrame([_line(row) for row in compared], index=[mine.name] * len(compared))
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
-    times = {name: row[f"{which}_median_us"] for name, which in (("yours", "second"), ("reference", "first"))}
+    times = {
+        name: row[f"{which}_median_us"]
+        for name, which in (("yours", "second"), ("reference", "first"))
+    }
     return {
         "series": compare.series_of(row),
         "buffer": format_bytes(row["bytes"]),
         **{name: statements.us(time) if time else "" for name, time in times.items()},
         "yours over reference": compare.factor(row["ratio"]) if row["ratio"] else "",
-        "interval": f"{compare.factor(row['low'])} to {compare.factor(row['high'])}" if row["ratio"] else "",
+        "interval": f"{compare.factor(row['low'])} to {compare.factor(row['high'])}"
+        if row["ratio"]
+        else "",
         "result": row["result"],
     }

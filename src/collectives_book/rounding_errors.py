@@ -1,4 +1,7 @@
-"""The errors of rounded sums that the chapter about them shows; `collectives_book.computed` records them."""
+"""The errors of rounded sums that the chapter about them shows.
+
+`collectives_book.computed` records them.
+"""
 
 from typing import Any
 
@@ -10,7 +13,9 @@ from collectives.rounding import measure, samples
 def computed_rows() -> list[dict[str, Any]]:
     """Return the errors of rounded sums, each algorithm's on five samples of a thousand elements."""
     ways = ("ring", "two_tree", "recursive_doubling", "one_shot")
-    asked = [(name, p, "normal", "bfloat16") for name in ways for p in (16, 32, 64, 128, 256, 512, 1024)]
+    asked = [
+        (name, p, "normal", "bfloat16") for name in ways for p in (16, 32, 64, 128, 256, 512, 1024)
+    ]
     asked += [(name, 1024, "normal", "bfloat16") for name in ("tree", "halving_doubling")]
     asked += [(name, 1024, "positive", "bfloat16") for name in (*ways, "tree", "halving_doubling")]
     asked += [("ring/float32", p, "normal", "bfloat16") for p in (64, 256)]

@@ -19,13 +19,17 @@ def objects(name: str) -> str:
     """Return a table for each object that the fields of a schema of ours refer to, below its name and description."""
     whole = schema(name)
     found = {key: each for key, each in whole["$defs"].items() if "properties" in each}
-    said = {key: each.get("description", "").partition(">>>")[0].rstrip() for key, each in found.items()}
+    said = {
+        key: each.get("description", "").partition(">>>")[0].rstrip() for key, each in found.items()
+    }
     heads = {key: ": ".join(filter(None, [f"*{key}*", text])) for key, text in said.items()}
     return "\n\n".join(f"{heads[key]}\n\n{fields(each, whole)}" for key, each in found.items())
 
 
 def fields(of: Schema, whole: Schema | None = None) -> str:
-    """Return the properties of an object's schema, a row each; ``whole`` has the ``$defs`` that it refers to.
+    """Return the properties of an object's schema, a row each.
+
+    ``whole`` has the ``$defs`` that it refers to.
 
     >>> print(fields({"properties": {"p": {"type": "integer"}, "q": {"default": 2}}, "required": ["p"]}))
     | field | takes | needed |
@@ -35,7 +39,12 @@ def fields(of: Schema, whole: Schema | None = None) -> str:
     """
     defs, needed = (whole or of).get("$defs", {}), of.get("required", ())
     rows = [
-        [f"`{name}`", takes(field, defs), "yes" if name in needed else _default(field), field.get("description", "")]
+        [
+            f"`{name}`",
+            takes(field, defs),
+            "yes" if name in needed else _default(field),
+            field.get("description", ""),
+        ]
         for name, field in of["properties"].items()
     ]
     columns = 4 if any(row[3] for row in rows) else 3
@@ -70,7 +79,9 @@ def takes(field: Schema, defs: Schema) -> str:
         values = field.get("enum", [field.get("const")])
         return ", ".join("null" if each is None else f"`{each}`" for each in values)
     kind = field.get("type", "any value")
-    if several := field.get("anyOf") or (isinstance(kind, list) and [{"type": each} for each in kind]):
+    if several := field.get("anyOf") or (
+        isinstance(kind, list) and [{"type": each} for each in kind]
+    ):
         return "; or ".join(dict.fromkeys(takes(each, defs) for each in several))
     if kind == "array" and "items" in field:
         return f"list of {takes(field['items'], defs)}"
@@ -78,6 +89,8 @@ def takes(field: Schema, defs: Schema) -> str:
         typed = [each for each in TYPED if re.fullmatch(field["pattern"], each)]
         return f"text such as `{typed[0]}`" if typed else f"text that matches `{field['pattern']}`"
     limits = [
-        f"{sign}\N{NO-BREAK SPACE}{field[name]:,}" for name, sign in LIMITS.items() if field.get(name, WIDEST) < WIDEST
+        f"{sign}\N{NO-BREAK SPACE}{field[name]:,}"
+        for name, sign in LIMITS.items()
+        if field.get(name, WIDEST) < WIDEST
     ]
     return f"{WORDS.get(str(kind), kind)} {', '.join(limits)}".rstrip()

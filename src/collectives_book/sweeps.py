@@ -45,19 +45,36 @@ class Sweep(SweepExperiment):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         for one in self.measurements():
-            what, elements = f"sizes for {one.collective} on {one.ranks} ranks", list(map(one.elements, one.bytes))
+            what, elements = (
+                f"sizes for {one.collective} on {one.ranks} ranks",
+                list(map(one.elements, one.bytes)),
+            )
             for nbytes, n in zip(one.bytes, elements, strict=True):
                 if not n:
-                    raise ValueError(f"{what}: got {nbytes} bytes, expected an element or more for each rank")
+                    raise ValueError(
+                        f"{what}: got {nbytes} bytes, expected an element or more for each rank"
+                    )
                 if elements.count(n) > 1:
-                    raise ValueError(f"{what}: got {nbytes} bytes and another of {n} elements, expected distinct sizes")
+                    raise ValueError(
+                        f"{what}: got {nbytes} bytes and another of {n} elements, expected distinct sizes"
+                    )
             if not one.configurations():
-                raise ValueError(f"algorithms: got none, expected one or more for {', '.join(one.backends)}")
+                raise ValueError(
+                    f"algorithms: got none, expected one or more for {', '.join(one.backends)}"
+                )
         return self
 
     def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
-        same = self.model_dump(include={"ranks", "where", "share_gpus", "dtype", "in_place", "repetitions", "timeout"})
-        return Settings(collective=collective, algorithms=algorithms, backends=backends, bytes=self.sizes, **same)
+        same = self.model_dump(
+            include={"ranks", "where", "share_gpus", "dtype", "in_place", "repetitions", "timeout"}
+        )
+        return Settings(
+            collective=collective,
+            algorithms=algorithms,
+            backends=backends,
+            bytes=self.sizes,
+            **same,
+        )
 
 
 class AllReduceSweep(Sweep):
@@ -71,33 +88,54 @@ class AllReduceSweep(Sweep):
 
 
 class CollectivesSweep(Sweep):
-    """Each collective by the back ends that have it, over sizes; those that are absent are left out."""
+    """Each collective by the back ends that have it, over sizes.
+
+    Those that are absent are left out.
+    """
 
     collectives: Some[Name]
 
     def measurements(self) -> list[Settings]:
         """Return each collective, by the back ends that have it."""
-        return [self._of(collective, ["auto"], self._having(collective)) for collective in self.collectives]
+        return [
+            self._of(collective, ["auto"], self._having(collective))
+            for collective in self.collectives
+        ]
 
     def presence(self) -> list[Presence]:
-        """Return what this machine has of each back end; of ranks that are started elsewhere only the name is known."""
+        """Return what this machine has of each back end.
+
+        Of ranks that are started elsewhere only the name is known.
+        """
         names = [named(typed)[0] for typed in self.backends]
         return [
-            presence(name) if runs_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
+            presence(name)
+            if runs_here(self.where, name)
+            else Presence(name, devices=f"started by {self.where}")
             for name in names
         ]
 
     def here(self) -> list[Settings]:
-        """Return the settings without the back ends that are absent here. Raises ImportError if none is left."""
+        """Return the settings without the back ends that are absent here.
+
+        Raises ImportError if none is left.
+        """
         found = list(zip(self.backends, self.presence(), strict=True))
         left = [typed for typed, each in found if not each.absent]
         if not left:
-            raise ImportError("; ".join(f"{typed} is absent: {each.absent}" for typed, each in found))
+            raise ImportError(
+                "; ".join(f"{typed} is absent: {each.absent}" for typed, each in found)
+            )
         return self.model_copy(update={"backends": left}).measurements()
 
     def _having(self, collective: str) -> list[str]:
-        """Return the back ends that have it; if none has, all of them, so that Settings says why not."""
-        return [each for each in self.backends if self._has(named(each)[0], collective)] or self.backends
+        """Return the back ends that have it.
+
+        If none has, all of them, so that Settings says why not.
+        """
+        return [
+            each for each in self.backends if self._has(named(each)[0], collective)
+        ] or self.backends
 
     def _has(self, name: str, collective: str) -> bool:
         return name not in BACKENDS or not lacking(name, collective, OP, self.dtype, self.in_place)
@@ -122,7 +160,10 @@ class Calibration(Experiment):
         return [self.sizes]
 
     def measure(self, _: Sequence[Any], keep: Keep) -> None:
-        """Measure the messages; write the fitted machine (`file`), and keep how far each message is from it."""
+        """Measure the messages.
+
+        Write the fitted machine (`file`), and keep how far each message is from it.
+        """
         rows = measured(self.where, self.ranks, self.sizes, self.repetitions, self.TIMEOUT)
         fitted = machine_of(rows, "calibrated", self.where)
         save(fitted, self.file())

@@ -2,8 +2,8 @@
 
 ``python -m collectives_book.synthesis`` asks again and writes the table, within ten minutes.
 
-Each question has as few steps as the diameter allows, DGX-1's one more. It has as few rounds as these steps, or as the
-bound: what a rank receives over what enters in a round.
+Each question has as few steps as the diameter allows, DGX-1's one more. It has as few rounds as
+these steps, or as the bound: what a rank receives over what enters in a round.
 """
 
 import csv
@@ -17,7 +17,14 @@ from collectives.schedule import Ints
 from collectives.synthesis.few_steps import diameter, least_rounds, synthesize
 from collectives.topology.graph import graph, rank_links
 
-TABLE = Path(__file__).resolve().parents[2] / "experiments" / "results" / "reference" / "synthesis" / "scaling.csv"
+TABLE = (
+    Path(__file__).resolve().parents[2]
+    / "experiments"
+    / "results"
+    / "reference"
+    / "synthesis"
+    / "scaling.csv"
+)
 LIMIT = 60.0
 COLUMNS = ("topology", "ranks", "chunks", "steps", "rounds", "verdict", "why", "seconds")
 
@@ -44,8 +51,14 @@ def asked() -> Iterator[Asked]:
     """Every question: small ones first in each family."""
     for chunks in (1, 2):
         yield from (Asked("ring", links_of(f"torus:{p}"), chunks) for p in range(4, 17, 2))
-        yield from (Asked("torus", links_of(f"torus:{size}"), chunks) for size in ("3x3", "3x4", "4x4", "4x5", "5x5"))
-        yield from (Asked("hypercube", links_of(f"torus:{'x'.join('2' * bits)}"), chunks) for bits in (2, 3, 4, 5))
+        yield from (
+            Asked("torus", links_of(f"torus:{size}"), chunks)
+            for size in ("3x3", "3x4", "4x4", "4x5", "5x5")
+        )
+        yield from (
+            Asked("hypercube", links_of(f"torus:{'x'.join('2' * bits)}"), chunks)
+            for bits in (2, 3, 4, 5)
+        )
     yield from (Asked("dgx1", links_of("dgx1"), chunks, 1) for chunks in (*range(1, 9), 10, 12))
 
 
@@ -54,7 +67,16 @@ def row(of: Asked, limit: float = LIMIT) -> dict[str, object]:
     steps = diameter(of.links) + of.more
     rounds = max(steps, least_rounds(of.links, of.chunks))
     answer = synthesize(of.links, "all_gather", steps, rounds, of.chunks, limit)
-    values = (of.name, len(of.links), of.chunks, steps, rounds, answer.verdict, answer.why, round(answer.seconds, 2))
+    values = (
+        of.name,
+        len(of.links),
+        of.chunks,
+        steps,
+        rounds,
+        answer.verdict,
+        answer.why,
+        round(answer.seconds, 2),
+    )
     return dict(zip(COLUMNS, values, strict=True))
 
 

@@ -1,12 +1,15 @@
-"""Data-parallel training as a program, for torchrun and horovodrun; without either it is one process.
+"""Data-parallel training as a program, for torchrun and horovodrun.
 
-torchrun --standalone --nproc-per-node 4 -m collectives_book.train_digits --backend p2p --algorithm two_tree
-horovodrun -np 4 python -m collectives_book.train_digits --backend horovod
-python -m collectives_book.train_digits
+Without either it is one process.
 
-With ``--checkpoint FILE`` it goes on where an earlier run of it ended, or was ended. So it does within one run if
-torchrun may start ranks again: ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 3 …``. Without that
-variable all starts share a store, in which a rank may find the address of one that is gone (pytorch #135712).
+torchrun --standalone --nproc-per-node 4 -m collectives_book.train_digits --backend p2p --algorithm
+two_tree horovodrun -np 4 python -m collectives_book.train_digits --backend horovod python -m
+collectives_book.train_digits
+
+With ``--checkpoint FILE`` it goes on where an earlier run of it ended, or was ended. So it does
+within one run if torchrun may start ranks again: ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun
+--max-restarts 3 …``. Without that variable all starts share a store, in which a rank may find the
+address of one that is gone (pytorch #135712).
 """
 
 from __future__ import annotations
@@ -43,10 +46,19 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     training = Training(asked.steps, asked.batch, asked.rate, seed=asked.seed)
     replicas, take_step, optimize = join(asked.backend, asked.algorithm, asked.timeout)
-    state = train(training, replicas, shown(take_step), optimize=optimize, file=asked.checkpoint, every=asked.every)
+    state = train(
+        training,
+        replicas,
+        shown(take_step),
+        optimize=optimize,
+        file=asked.checkpoint,
+        every=asked.every,
+    )
     if replicas.rank == 0:
         tested = digits()[1].to(replicas.device)
-        print(f"{replicas.ranks} replicas: accuracy {accuracy(state.model, tested):.4f}", flush=True)
+        print(
+            f"{replicas.ranks} replicas: accuracy {accuracy(state.model, tested):.4f}", flush=True
+        )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -54,16 +66,28 @@ def main(arguments: list[str]) -> None:
 
 def options(arguments: list[str]) -> argparse.Namespace:
     """Return the command's options, checked."""
-    parser = argparse.ArgumentParser(prog="train_digits", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backend", default="p2p", help="what sums gradients: p2p (ours), gloo, nccl, horovod …")
-    parser.add_argument("--algorithm", default="auto", help="of ours: ring, two_tree, … (`collectives list`)")
+    parser = argparse.ArgumentParser(
+        prog="train_digits", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "--backend", default="p2p", help="what sums gradients: p2p (ours), gloo, nccl, horovod …"
+    )
+    parser.add_argument(
+        "--algorithm", default="auto", help="of ours: ring, two_tree, … (`collectives list`)"
+    )
     parser.add_argument("--steps", type=whole(), default=50)
-    parser.add_argument("--batch", type=whole(), default=128, help="samples of all replicas together")
+    parser.add_argument(
+        "--batch", type=whole(), default=128, help="samples of all replicas together"
+    )
     parser.add_argument("--rate", type=float, default=0.1, help="the learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", metavar="FILE", help="go on from it, and write it")
-    parser.add_argument("--every", type=whole(), default=10, help="steps from one checkpoint to the next")
-    parser.add_argument("--timeout", type=seconds, default=60.0, help="seconds that a rank waits for the others")
+    parser.add_argument(
+        "--every", type=whole(), default=10, help="steps from one checkpoint to the next"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=60.0, help="seconds that a rank waits for the others"
+    )
     return parser.parse_args(arguments)
 
 

@@ -25,16 +25,19 @@ from collectives_book.needs import MODELS
 KIB, MIB, BUCKET = 1 << 10, 1 << 20, 25 << 20
 SIZES = (8, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, BUCKET, 256 * MIB)
 
-# Machines of the map, what its panels say of them, and the numbers of nodes: three are no power of two.
+# Machines of the map, what its panels say of them, and the numbers of nodes: three are no power of
+# two.
 NODES = {
     "dgx-h100": ("H100: nodes of eight GPUs, each with its own port", (2, 3, 8, 12, 16)),
     "summit": ("Summit: nodes of six GPUs that share one port", (2, 3, 4, 8, 16)),
     "ethernet": ("Ethernet: one rank a node, TCP", (4, 6, 8, 12, 16, 64)),
 }
 ALWAYS = ("ring", "recursive_doubling", "halving_doubling")  # rules that always take one algorithm
-FEW, PART = 12, 64 * KIB  # ranks that each other rank can serve by itself; bytes of a part that is large
+# Ranks that each other rank can serve by itself; bytes of a part that is large.
+FEW, PART = 12, 64 * KIB
 
-# By machine, number of ranks and size: the simulations of the algorithms that can be the fastest there.
+# By machine, number of ranks and size: the simulations of the algorithms that can be the fastest
+# there.
 Times = Mapping[str, Mapping[int, Mapping[int, Mapping[str, Row]]]]
 
 
@@ -58,12 +61,15 @@ def seconds(on: str, collective: str, name: str, p: int, n: int) -> float:
 def computed_rows() -> list[Row]:
     """Return every field of the map, with all candidates that can be the fastest there and all that a rule picks.
 
-    The ``part`` of a row is "map" or "picked". Pages read them as `computed.rows`, because this takes half a minute.
+    The ``part`` of a row is "map" or "picked". Pages read them as `computed.rows`, because this
+    takes half a minute.
     """
     found, cases = [], []
     for name, (_, nodes) in NODES.items():
         on = machine(name)
-        found += [{"part": "map"} | each for each in regimes([on], nodes, SIZES, candidates("all_reduce"))]
+        found += [
+            {"part": "map"} | each for each in regimes([on], nodes, SIZES, candidates("all_reduce"))
+        ]
         for count, n in product(nodes, SIZES):
             p = count * on.ranks_per_node
             picks = dict.fromkeys((rule(on, p, n), *ALWAYS))
@@ -83,13 +89,21 @@ def fields(rows: Rows) -> Times:
 def best(field: Mapping[str, Row]) -> str:
     """Return the name of the fastest; of those within 1 %, the one with the fewest messages."""
     least = min(each["seconds"] for each in field.values())
-    return min((each["messages"], name) for name, each in field.items() if each["seconds"] <= 1.01 * least)[1]
+    return min(
+        (each["messages"], name) for name, each in field.items() if each["seconds"] <= 1.01 * least
+    )[1]
 
 
 def winners(times: Times) -> Rows:
     """Return the map: ``title``, ``ranks``, ``bytes`` and the best ``algorithm`` of each field."""
     fields = [
-        {"machine": name, "title": NODES[name][0], "ranks": p, "bytes": n, "algorithm": best(columns[n])}
+        {
+            "machine": name,
+            "title": NODES[name][0],
+            "ranks": p,
+            "bytes": n,
+            "algorithm": best(columns[n]),
+        }
         for name, panel in times.items()
         for p, columns in panel.items()
         for n in SIZES
@@ -110,7 +124,9 @@ def compared(rows: Rows) -> Rows:
     """Return the rule's and single algorithms' `regrets` by machine, as text: the median and the worst."""
     picks: dict[str, Callable[[Machine, int, int], str]] = {"the three questions": rule}
     picks |= {f"always {each}": lambda *_, each=each: each for each in ALWAYS}
-    found = {said: {name: regrets(rows, name, pick) for name in NODES} for said, pick in picks.items()}
+    found = {
+        said: {name: regrets(rows, name, pick) for name in NODES} for said, pick in picks.items()
+    }
     return pd.DataFrame(found).map(lambda each: f"{median(each):.2f}, at worst {max(each):.1f}").T
 
 
@@ -125,7 +141,9 @@ def losses(name: str, rows: Rows) -> list[dict[str, Any]]:
         pick = {"swing": "halving_doubling"}.get(picked := rule(on, p, n), picked)
         if pick in took:
             times = float(took[pick] / took.min())
-            found.append({"pick": pick, "times": times, "better": took.idxmin(), "ranks": p, "bytes": n})
+            found.append(
+                {"pick": pick, "times": times, "better": took.idxmin(), "ranks": p, "bytes": n}
+            )
     return found
 
 
@@ -168,8 +186,8 @@ def leaving(schedule: Schedule, g: int) -> float:
 def calls() -> list[dict[str, Any]]:
     """Return what training Llama 3 8B calls: collective, ranks, bytes, the fastest algorithm, and a plain one over it.
 
-    In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all; simulated on `dgx-h100`.
-    The fastest is that of all candidates.
+    In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all;
+    simulated on `dgx-h100`. The fastest is that of all candidates.
     """
     llama = next(model for model in MODELS if model.name == "Llama 3 8B")
     layer, activations = int(2 * llama.parameters / llama.layers), 2 * llama.sequence * llama.width

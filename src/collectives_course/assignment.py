@@ -1,12 +1,14 @@
 """An assignment: a folder with ``assignment.yaml``, ``handout.md``, ``reference/``, ``public/`` and ``criteria.py``.
 
-Its starter is the reference solution without what lies between its markers, the public tests, and the seed's variant.
-Between ``# solution`` and ``# end`` the reference has what a student is to write. The starter raises an error there
-that says what is missing, so it can be imported. What the reference has between ``# reference only`` and ``# end``,
-such as functions of its own, the starter does not have.
+Its starter is the reference solution without what lies between its markers, the public tests, and
+the seed's variant. Between ``# solution`` and ``# end`` the reference has what a student is to
+write. The starter raises an error there that says what is missing, so it can be imported. What the
+reference has between ``# reference only`` and ``# end``, such as functions of its own, the starter
+does not have.
 
-A program that students repair has its fault between ``# instead`` and ``# end``, as comments. The starter then has
-these lines as code, and neither the solution nor a marker shows where the fault is.
+A program that students repair has its fault between ``# instead`` and ``# end``, as comments. The
+starter then has these lines as code, and neither the solution nor a marker shows where the fault
+is.
 """
 
 import importlib.util
@@ -46,9 +48,12 @@ class AssignmentError(ValueError):
 
 
 class Facts(BaseModel):
-    """The content of ``assignment.yaml``. ``files``: those that a student edits. The first has the functions.
+    """The content of ``assignment.yaml``.
 
-    ``answers_follow_seed``: students hand in numbers that are right only for the seed of their starter.
+    ``files``: those that a student edits. The first has the functions.
+
+    ``answers_follow_seed``: students hand in numbers that are right only for the seed of their
+    starter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,7 +69,10 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment as it was read. ``variant(seed)`` gives the numbers that differ from course to course."""
+    """An assignment as it was read.
+
+    ``variant(seed)`` gives the numbers that differ from course to course.
+    """
 
     folder: Path
     facts: Facts
@@ -79,8 +87,11 @@ class Assignment:
     @property
     def limits(self) -> Limits:
         """Return what a process of a submission may use."""
-        cpu = max(Limits.cpu, math.ceil(2 * self.facts.limit))  # the last resort, and the time to start is in it
-        return Limits(memory=parse_bytes(self.facts.memory), cpu=cpu, packages=tuple(self.facts.packages))
+        # The last resort, and the time to start is in it.
+        cpu = max(Limits.cpu, math.ceil(2 * self.facts.limit))
+        return Limits(
+            memory=parse_bytes(self.facts.memory), cpu=cpu, packages=tuple(self.facts.packages)
+        )
 
 
 def read(folder: Path) -> Assignment:
@@ -88,13 +99,17 @@ def read(folder: Path) -> Assignment:
     folder = folder.resolve()
     file = folder / "assignment.yaml"
     if not file.is_file():
-        raise AssignmentError(f"assignment: got {folder.name!r}, which has no assignment.yaml{_nearby(folder)}")
+        raise AssignmentError(
+            f"assignment: got {folder.name!r}, which has no assignment.yaml{_nearby(folder)}"
+        )
     try:
         facts = Facts.model_validate(config.read_yaml(file))
     except ValidationError as error:
         raise AssignmentError(f"{file}: {explain(error)}") from None
     module = _criteria(folder)
-    return Assignment(folder, facts, tuple(module.CRITERIA), getattr(module, "variant", lambda _seed: {}))
+    return Assignment(
+        folder, facts, tuple(module.CRITERIA), getattr(module, "variant", lambda _seed: {})
+    )
 
 
 def check_outside(assignment: Assignment, folder: Path) -> None:
@@ -120,7 +135,8 @@ class _NeverCached(SourceFileLoader):
 def _criteria(folder: Path) -> ModuleType:
     name = f"collectives_assignment_{folder.name.replace('-', '_')}"
     file = folder / "criteria.py"
-    # The folder as a package, so that criteria.py may import files next to it: ``from .truths import truth``.
+    # The folder as a package, so that criteria.py may import files next to it: ``from .truths
+    # import truth``.
     spec = importlib.util.spec_from_file_location(
         name, file, loader=_NeverCached(name, str(file)), submodule_search_locations=[str(folder)]
     )
@@ -147,7 +163,9 @@ def without_solution(text: str) -> str:
     """
     kept = REFERENCE_ONLY.sub("", SOLUTION.sub(_instead, text))
     if any(marker in kept for marker in ("# solution", "# instead", "# reference only", "# end\n")):
-        raise AssignmentError("markers of a reference solution: expected '# solution' and '# end' in pairs")
+        raise AssignmentError(
+            "markers of a reference solution: expected '# solution' and '# end' in pairs"
+        )
     return kept
 
 
@@ -160,7 +178,8 @@ def _instead(found: re.Match[str]) -> str:
 def write_starter(assignment: Assignment, seed: int, folder: Path) -> None:
     """Write the starter for a seed into a new folder.
 
-    Raises AssignmentError where the folder exists and is not empty, or is in the assignment's own folder.
+    Raises AssignmentError where the folder exists and is not empty, or is in the assignment's own
+    folder.
     """
     check_outside(assignment, folder)
     if folder.exists() and any(folder.iterdir()):
@@ -171,7 +190,9 @@ def write_starter(assignment: Assignment, seed: int, folder: Path) -> None:
             _write_starter_file(each, folder / each.relative_to(assignment.folder / "reference"))
     public = assignment.folder / "public"
     if public.is_dir():
-        shutil.copytree(public, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            public, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     (folder / "variant.py").write_text(variant_text(assignment, seed), encoding="utf8")
 
 
@@ -197,7 +218,10 @@ Report = TypeVar("Report", bound=BaseModel)
 
 
 def read_report(path: Path, kind: type[Report], command: str) -> Report:
-    """Read the JSON report of a submission. Raises Failed if ``command`` has not written it, or its form is wrong."""
+    """Read the JSON report of a submission.
+
+    Raises Failed if ``command`` has not written it, or its form is wrong.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, RecursionError) as error:

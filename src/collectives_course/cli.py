@@ -36,9 +36,15 @@ class Handout:
 
         read = assignment.read(arguments.assignment)
         try:
-            lines = _write_notebook(read, arguments) if arguments.nbgrader else _write_starter(read, arguments)
+            lines = (
+                _write_notebook(read, arguments)
+                if arguments.nbgrader
+                else _write_starter(read, arguments)
+            )
         except OSError as error:
-            raise ValueError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
+            raise ValueError(
+                f"cannot write the starter to {arguments.output}: {error.strerror}"
+            ) from None
         for each in lines:
             out(line(each))
 
@@ -58,7 +64,10 @@ class GradeOne:
 
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
-        """Grade, print, write. Return 1 if the grader itself failed at a criterion. A missing file is an error."""
+        """Grade, print, write.
+
+        Return 1 if the grader itself failed at a criterion. A missing file is an error.
+        """
         from collectives_course import assignment, grade, report
 
         read = assignment.read(arguments.assignment)
@@ -67,7 +76,9 @@ class GradeOne:
             report.write(graded, arguments.output)
         folder, names = arguments.submission, read.facts.files
         if missing := [name for name in names if not os.path.lexists(folder / name)]:
-            raise ValueError(f"submission: got {folder}, which has no {missing[0]}, expected {', '.join(names)}")
+            raise ValueError(
+                f"submission: got {folder}, which has no {missing[0]}, expected {', '.join(names)}"
+            )
         out(json.dumps(report.as_json(graded)) if arguments.json else report.terminal(graded))
         return 1 if graded.ungraded else 0
 
@@ -89,7 +100,10 @@ class GradeAll:
 
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
-        """Grade every submission, and sum the class up. Return 1 if the grader itself failed at one."""
+        """Grade every submission, and sum the class up.
+
+        Return 1 if the grader itself failed at one.
+        """
         from collectives_course import assignment, grade, report, submission
 
         def progress(done: int, of: int, graded: "Grade") -> None:
@@ -108,7 +122,9 @@ class GradeAll:
             out(report.class_summary(grades))
         lost = [each.submission for each in grades if each.ungraded]
         if lost:
-            _note(f"not graded, or not wholly, by the grader's fault: {', '.join(lost)}; the same command tries again")
+            _note(
+                f"not graded, or not wholly, by the grader's fault: {', '.join(lost)}; the same command tries again"
+            )
         _note(f"grades: {arguments.output}, class table: {arguments.output / 'class.csv'}")
         return 1 if lost else 0
 
@@ -144,7 +160,9 @@ class Leaderboard:
 
 
 def _add_assignment(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("assignment", type=Path, help="a folder of assignments/, for example assignments/ring")
+    parser.add_argument(
+        "assignment", type=Path, help="a folder of assignments/, for example assignments/ring"
+    )
     text = "the number of your course's variant (default 0)"
     parser.add_argument("--seed", type=SEED, default=0, help=text, metavar="N")
 

@@ -20,7 +20,9 @@ class CommError(RuntimeError):
 class BaseComm:
     """A rank's connection to the grader: which rank it is, of how many, and its questions."""
 
-    def __init__(self, rank: int, size: int, ask: Callable[[dict[str, Any]], Any], file: str = "") -> None:
+    def __init__(
+        self, rank: int, size: int, ask: Callable[[dict[str, Any]], Any], file: str = ""
+    ) -> None:
         self.rank = rank
         self.size = size
         self._ask = ask
@@ -37,15 +39,16 @@ class BaseComm:
 class Comm(BaseComm):
     """A rank's connection to the other ranks.
 
-    ``rank`` and ``size`` say who it is, and of how many. A message carries one array; messages between two ranks
-    arrive in the order in which they were sent.
+    ``rank`` and ``size`` say who it is, and of how many. A message carries one array; messages
+    between two ranks arrive in the order in which they were sent.
 
-    ``send(array, dst)`` sends a copy. With small buffers it returns only when rank ``dst`` receives.
-    ``recv(array, src)`` waits for the next message from rank ``src`` and writes it into ``array``, whose number of
-    elements and dtype must be those of the message.
-    ``sendrecv(out, dst, into, src)`` does both at the same time, so two ranks can exchange.
+    ``send(array, dst)`` sends a copy. With small buffers it returns only when rank ``dst``
+    receives. ``recv(array, src)`` waits for the next message from rank ``src`` and writes it into
+    ``array``, whose number of elements and dtype must be those of the message. ``sendrecv(out, dst,
+    into, src)`` does both at the same time, so two ranks can exchange.
 
-    All raise CommError for a rank that does not exist, for the own rank, and for arrays that do not match.
+    All raise CommError for a rank that does not exist, for the own rank, and for arrays that do not
+    match.
     """
 
     def send(self, array: Array, dst: int) -> None:
@@ -60,17 +63,24 @@ class Comm(BaseComm):
     def sendrecv(self, out: Array, dst: int, into: Array, src: int) -> None:
         """Send ``out`` to rank ``dst`` while receiving ``into`` from rank ``src``."""
         into = _numbers(into)
-        answer = self._question(op="sendrecv", to=self._peer(dst), array=_numbers(out), **_place(into, self._peer(src)))
+        answer = self._question(
+            op="sendrecv", to=self._peer(dst), array=_numbers(out), **_place(into, self._peer(src))
+        )
         into[...] = answer["array"]
 
     def _peer(self, rank: object) -> int:
         if not isinstance(rank, int | np.integer) or not 0 <= rank < self.size or rank == self.rank:
-            raise CommError(f"rank {self.rank}: peer: got {rank!r}, expected another rank from 0 to {self.size - 1}")
+            raise CommError(
+                f"rank {self.rank}: peer: got {rank!r}, expected another rank from 0 to {self.size - 1}"
+            )
         return int(rank)
 
 
 class Handle:
-    """An all_reduce under way. ``wait()`` returns when the sum over all ranks has replaced the buffer's values."""
+    """An all_reduce under way.
+
+    ``wait()`` returns when the sum over all ranks has replaced the buffer's values.
+    """
 
     def __init__(self, comm: "TrainingComm", number: int, into: Array) -> None:
         self._comm, self._number, self._into = comm, number, into
@@ -86,13 +96,15 @@ class Handle:
 class TrainingComm(BaseComm):
     """A rank's connection to the other ranks of a training run.
 
-    ``rank`` and ``size`` say who it is, and of how many. Buffers are torch tensors or numpy arrays of floats, of any
-    shape. All ranks start the same collectives, of the same sizes, in the same order.
+    ``rank`` and ``size`` say who it is, and of how many. Buffers are torch tensors or numpy arrays
+    of floats, of any shape. All ranks start the same collectives, of the same sizes, in the same
+    order.
 
     ``all_reduce(buffer)`` sends the buffer's present values and returns a `Handle` at once.
     ``broadcast(buffer, src)`` returns when the values of rank ``src`` have replaced the buffer's.
-    ``time()`` is the rank's clock. The network carries one collective after another, each when all ranks have started
-    it and the one before has ended. Computing and communication go on at the same time.
+    ``time()`` is the rank's clock. The network carries one collective after another, each when all
+    ranks have started it and the one before has ended. Computing and communication go on at the
+    same time.
     """
 
     def all_reduce(self, buffer: Any) -> Handle:
@@ -102,14 +114,16 @@ class TrainingComm(BaseComm):
     def broadcast(self, buffer: Any, src: int) -> None:
         """Replace the buffer's values by those of rank ``src``."""
         if src not in range(self.size):
-            raise CommError(f"rank {self.rank}: src: got {src!r}, expected a rank from 0 to {self.size - 1}")
+            raise CommError(
+                f"rank {self.rank}: src: got {src!r}, expected a rank from 0 to {self.size - 1}"
+            )
         self._start("broadcast", buffer, int(src)).wait()
 
     def compute(self, layer: int, phase: str) -> float:
         """Let the machine compute a layer, "forward" or "backward": the clock goes on.
 
-        The network asks this for each of its layers. The answer is the factor of the gradient that comes back through
-        the layer, so no gradient can be known earlier.
+        The network asks this for each of its layers. The answer is the factor of the gradient that
+        comes back through the layer, so no gradient can be known earlier.
         """
         return float(self._question(op="compute", layer=layer, phase=phase)["factor"])
 
@@ -134,7 +148,9 @@ def _floats(buffer: Any) -> Array:
     """Return the buffer as an array that shares its memory."""
     array = buffer.detach().numpy() if hasattr(buffer, "detach") else buffer
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
-        raise CommError(f"buffer: got {type(buffer).__name__}, expected a tensor or an array of floats")
+        raise CommError(
+            f"buffer: got {type(buffer).__name__}, expected a tensor or an array of floats"
+        )
     return array
 
 

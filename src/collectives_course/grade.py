@@ -1,6 +1,7 @@
 """Grade a submission, or a class: every folder of a folder, several at a time, and only what is not graded yet.
 
-The student's files are put into a fresh starter, and one criterion after the other runs them, each in new sandboxes.
+The student's files are put into a fresh starter, and one criterion after the other runs them, each
+in new sandboxes.
 """
 
 import os
@@ -20,13 +21,30 @@ from collectives.processes import descendants, kill_descendants
 from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter
 from collectives_course.sandbox import SandboxError
-from collectives_course.submission import Criterion, HandedIn, Submission, read_files, submissions_in
-from collectives_course.verdict import EndedError, Failed, Grade, TimedOut, Ungraded, Verdict, line, printable
+from collectives_course.submission import (
+    Criterion,
+    HandedIn,
+    Submission,
+    read_files,
+    submissions_in,
+)
+from collectives_course.verdict import (
+    EndedError,
+    Failed,
+    Grade,
+    TimedOut,
+    Ungraded,
+    Verdict,
+    line,
+    printable,
+)
 from collectives_course.world import out_of_patience
 
 MAX_MESSAGE = 4000
-MAX_SPENT = 10  # times the limit, for each criterion: what all ranks may use in all criteria together
-MAX_CALLED = 20  # times the limit, for each criterion: how long all calls of all criteria may take together
+# Times the limit, for each criterion: what all ranks may use in all criteria together.
+MAX_SPENT = 10
+# Times the limit, for each criterion: how long all calls of all criteria may take together.
+MAX_CALLED = 20
 # A rank is a process, and a submission has up to eight of them.
 CORES_EACH = 2
 LIBRARY = Path(__file__).parents[1]
@@ -46,10 +64,12 @@ def grade(
 ) -> Grade:
     """Grade the submission in a folder. ``on_verdict`` gets each verdict as soon as there is one.
 
-    The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if it is empty.
-    ``handed_in``: the folder's files, if they have been read already. The folder itself may be a link.
+    The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if
+    it is empty. ``handed_in``: the folder's files, if they have been read already. The folder
+    itself may be a link.
 
-    Raises SandboxError where this machine has no sandbox and one is wanted, and ValueError if the folder is missing.
+    Raises SandboxError where this machine has no sandbox and one is wanted, and ValueError if the
+    folder is missing.
     """
     if handed_in is None and not folder.is_dir():
         raise ValueError(f"submission: got {folder}, expected a folder")
@@ -68,14 +88,23 @@ def grade(
         for criterion in assignment.criteria:
             if spent > MAX_SPENT * whole:
                 most = MAX_SPENT * whole
-                ungradable = TimedOut(f"not run: the criteria before have used {spent:.0f} s of at most {most:.0f} s")
+                ungradable = TimedOut(
+                    f"not run: the criteria before have used {spent:.0f} s of at most {most:.0f} s"
+                )
             elif called > MAX_CALLED * whole:
                 ungradable = out_of_patience(called, waited)
             if ungradable:
                 verdict = _verdict(criterion, ungradable, 0.0)
             else:
                 submission = Submission(
-                    tree, facts.files[0], variant, seed, assignment.limits, facts.limit, sandboxed, secret
+                    tree,
+                    facts.files[0],
+                    variant,
+                    seed,
+                    assignment.limits,
+                    facts.limit,
+                    sandboxed,
+                    secret,
                 )
                 verdict = _graded(criterion, submission)
                 spent, waited = spent + submission.spent, waited + submission.waited
@@ -83,7 +112,16 @@ def grade(
             verdicts.append(verdict)
             if on_verdict:
                 on_verdict(verdict)
-    return Grade(assignment.name, assignment.facts.title, name_of(folder), seed, tuple(verdicts), sandboxed, (), secret)
+    return Grade(
+        assignment.name,
+        assignment.facts.title,
+        name_of(folder),
+        seed,
+        tuple(verdicts),
+        sandboxed,
+        (),
+        secret,
+    )
 
 
 def _hexadecimal(secret: str) -> str:
@@ -94,7 +132,11 @@ def _hexadecimal(secret: str) -> str:
 
 
 def or_ungraded(
-    graded: Callable[[Path], Grade], assignment: Assignment, folder: Path, seed: int, sandboxed: bool
+    graded: Callable[[Path], Grade],
+    assignment: Assignment,
+    folder: Path,
+    seed: int,
+    sandboxed: bool,
 ) -> Grade:
     """Return what ``graded`` gives for a folder of a class, or a grade that says that the grader failed."""
     try:
@@ -106,9 +148,13 @@ def or_ungraded(
         return _not_run(assignment, folder, seed, sandboxed, why)
 
 
-def _not_run(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError) -> Grade:
+def _not_run(
+    assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError
+) -> Grade:
     verdicts = tuple(_verdict(each, why, 0.0) for each in assignment.criteria)
-    return Grade(assignment.name, assignment.facts.title, name_of(folder), seed, verdicts, sandboxed)
+    return Grade(
+        assignment.name, assignment.facts.title, name_of(folder), seed, verdicts, sandboxed
+    )
 
 
 def name_of(folder: Path) -> str:
@@ -130,13 +176,19 @@ def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Pat
 
 
 def let_others_read(tree: Path) -> None:
-    """Let a sandbox's user read a folder. Outside a sandbox nobody passes the folder above, its owner's alone."""
+    """Let a sandbox's user read a folder.
+
+    Outside a sandbox nobody passes the folder above, its owner's alone.
+    """
     for each in (tree, *tree.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
 
 
 def _graded(criterion: Criterion, submission: Submission) -> Verdict:
-    """Return the verdict on one criterion. An error of a check that is no EndedError is the grader's fault."""
+    """Return the verdict on one criterion.
+
+    An error of a check that is no EndedError is the grader's fault.
+    """
     start = time.monotonic()
     ended: EndedError | None = None
     details: dict[str, Any] = {}
@@ -154,22 +206,39 @@ def _graded(criterion: Criterion, submission: Submission) -> Verdict:
 
 
 def _verdict(
-    criterion: Criterion, ended: EndedError | None, seconds: float, details: dict[str, Any] | None = None
+    criterion: Criterion,
+    ended: EndedError | None,
+    seconds: float,
+    details: dict[str, Any] | None = None,
 ) -> Verdict:
     if ended is None:
         points = criterion.points
-        return Verdict(criterion.name, criterion.text, "passed", points, points, "", seconds, details or {})
+        return Verdict(
+            criterion.name, criterion.text, "passed", points, points, "", seconds, details or {}
+        )
     points = round(criterion.points * ended.share, 2)
     message = printable(str(ended))[:MAX_MESSAGE]
     return Verdict(
-        criterion.name, criterion.text, ended.status, points, criterion.points, message, seconds, ended.details
+        criterion.name,
+        criterion.text,
+        ended.status,
+        points,
+        criterion.points,
+        message,
+        seconds,
+        ended.details,
     )
 
 
 def _in_parallel(
-    jobs: dict[str, Callable[[], Grade]], stop: Event, on_grade: Callable[[int, int, Grade], None] | None
+    jobs: dict[str, Callable[[], Grade]],
+    stop: Event,
+    on_grade: Callable[[int, int, Grade], None] | None,
 ) -> dict[str, Grade]:
-    """Run the jobs, several at a time; return their grades by name. Any exception sets ``stop`` and kills the ranks."""
+    """Run the jobs, several at a time; return their grades by name.
+
+    Any exception sets ``stop`` and kills the ranks.
+    """
     grades: dict[str, Grade] = {}
     others = descendants()
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
@@ -196,17 +265,20 @@ def grade_class(
     on_grade: Callable[[int, int, Grade], None] | None = None,
     ids: Mapping[str, str] | None = None,
 ) -> list[Grade]:
-    """Grade every folder in ``folder``. Returns the grades by name, and writes them and ``class.csv`` to ``output``.
+    """Grade every folder in ``folder``.
 
-    A submission whose files, assignment, seed, sandbox and grader are those of a grade in ``output`` is not run again,
-    so a run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last
-    grade. All submissions get the same test data, from a secret that the first run draws and keeps in ``output``.
-    ``ids``: what a learning system calls each folder's student, for a column of ``class.csv``.
-    Hidden folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have
-    the status "ungraded". After Ctrl-C no criterion is begun and no grade is written.
+    Returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
-    Raises ValueError where there is no submission or one of the two folders is in the other, and SandboxError where
-    there is no sandbox.
+    A submission whose files, assignment, seed, sandbox and grader are those of a grade in
+    ``output`` is not run again, so a run that was cut off goes on where it ended. ``on_grade`` gets
+    how many are done, of how many, and the last grade. All submissions get the same test data, from
+    a secret that the first run draws and keeps in ``output``. ``ids``: what a learning system calls
+    each folder's student, for a column of ``class.csv``. Hidden folders and ``__MACOSX`` are
+    skipped. An error of the grader ends one submission, whose criteria then have the status
+    "ungraded". After Ctrl-C no criterion is begun and no grade is written.
+
+    Raises ValueError where there is no submission or one of the two folders is in the other, and
+    SandboxError where there is no sandbox.
     """
     submissions = submissions_in(folder)
     _check_apart(folder, output)
@@ -221,7 +293,9 @@ def grade_class(
 
     def graded_once(each: Path) -> Grade:
         if each.name.casefold() in (TABLE, SECRET):
-            wrong = Failed(f"the folder is called {each.name} like a file of the class, expected another name")
+            wrong = Failed(
+                f"the folder is called {each.name} like a file of the class, expected another name"
+            )
             return _not_run(assignment, each, seed, sandboxed, wrong)
         target, handed_in = output / each.name, read_files(each, assignment.facts.files)
         mark = _mark(assignment, handed_in, f"{seed} {sandboxed} {secret}")
@@ -230,14 +304,19 @@ def grade_class(
                 return report.read(target / "grade.json")
         except (OSError, ValueError):
             pass  # not graded yet, or not wholly
-        made = grade(assignment, each, seed, sandboxed, check_going, secret=secret, handed_in=handed_in)
+        made = grade(
+            assignment, each, seed, sandboxed, check_going, secret=secret, handed_in=handed_in
+        )
         report.write(made, target)
         if not made.ungraded:
             report.replace_text(target / GRADED_FROM, mark)
         return made
 
     grades = _in_parallel(
-        {each.name: partial(or_ungraded, graded_once, assignment, each, seed, sandboxed) for each in submissions},
+        {
+            each.name: partial(or_ungraded, graded_once, assignment, each, seed, sandboxed)
+            for each in submissions
+        },
         stop,
         on_grade,
     )
@@ -250,7 +329,9 @@ def _check_apart(folder: Path, output: Path) -> None:
     """Check that neither folder is in the other: a student's grade.json would be believed, and grades graded."""
     inner, outer = output.resolve(), folder.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise ValueError(f"output: got {output}, expected a folder that neither has the submissions nor is in {folder}")
+        raise ValueError(
+            f"output: got {output}, expected a folder that neither has the submissions nor is in {folder}"
+        )
 
 
 def _secret(output: Path) -> str:
@@ -265,9 +346,21 @@ def _secret(output: Path) -> str:
 
 def _mark(assignment: Assignment, handed_in: HandedIn, how: str) -> str:
     """Return a digest of all that a grade depends on: grader, assignment, the student's files, seed and secret."""
-    files = [each for each in sorted(assignment.folder.rglob("*")) if "__pycache__" not in each.parts]
-    contents = {**{str(each): each.read_bytes() for each in files if each.is_file()}, **handed_in.files}
-    return digest([how, handed_in.problem, _library(), [[name, data.hex()] for name, data in contents.items()]])
+    files = [
+        each for each in sorted(assignment.folder.rglob("*")) if "__pycache__" not in each.parts
+    ]
+    contents = {
+        **{str(each): each.read_bytes() for each in files if each.is_file()},
+        **handed_in.files,
+    }
+    return digest(
+        [
+            how,
+            handed_in.problem,
+            _library(),
+            [[name, data.hex()] for name, data in contents.items()],
+        ]
+    )
 
 
 @cache

@@ -46,7 +46,10 @@ class Race:
 
     def description(self) -> dict[str, Any]:
         """Return the machine as a submission gets it: plain numbers, in seconds and bytes."""
-        links = {"inside": self.machine.inside or self.machine.network, "network": self.machine.network}
+        links = {
+            "inside": self.machine.inside or self.machine.network,
+            "network": self.machine.network,
+        }
         return {
             "nodes": self.nodes,
             "ranks_per_node": self.machine.ranks_per_node,
@@ -56,7 +59,9 @@ class Race:
 
 
 def race(seed: int, stream: int = 0) -> Race:
-    """Draw the race of a seed, a number of any size. Another ``stream`` of the same seed is another race.
+    """Draw the race of a seed, a number of any size.
+
+    Another ``stream`` of the same seed is another race.
 
     >>> race(3) == race(3), race(3) == race(4), race(3) == race(3, stream=1)
     (True, False, False)
@@ -77,15 +82,21 @@ def _between(random: np.random.Generator, low: float, high: float) -> float:
 
 def machine(per_node: int, ports: int, inside: Link, network: Link) -> Machine:
     """Return a machine in which a message of m bytes costs alpha + beta m on both of its ports."""
-    return Machine(name="of the race", ranks_per_node=per_node, ports_per_node=ports, inside=inside, network=network)
+    return Machine(
+        name="of the race",
+        ranks_per_node=per_node,
+        ports_per_node=ports,
+        inside=inside,
+        network=network,
+    )
 
 
 def bound(on: Race, n: int) -> float:
     """Return the seconds below which no algorithm can be: the largest of three times.
 
-    The bytes that cross the network: a node is as one rank that has all of its ports. The bytes of all links: an
-    all-reduce moves at least 2 (p - 1) n. The start-up: what one rank has must reach all others, over links inside and
-    outside at the same time (`_reach`).
+    The bytes that cross the network: a node is as one rank that has all of its ports. The bytes of
+    all links: an all-reduce moves at least 2 (p - 1) n. The start-up: what one rank has must reach
+    all others, over links inside and outside at the same time (`_reach`).
 
     >>> on = race(3)
     >>> bound(on, 8) < bound(on, 8 << 20) < bound(on, 8 << 30)
@@ -93,7 +104,9 @@ def bound(on: Race, n: int) -> float:
     """
     links, nodes, g = on.machine, on.nodes, on.machine.ranks_per_node
     crossing = lower_bound("all_reduce", nodes, n, 0.0, links.network.beta / links.ports)
-    rate = links.network.rate * links.ports * (nodes > 1) + (links.inside.rate * g if links.inside and g > 1 else 0.0)
+    rate = links.network.rate * links.ports * (nodes > 1) + (
+        links.inside.rate * g if links.inside and g > 1 else 0.0
+    )
     moved = 2 * (on.p - 1) * n / (nodes * rate) if rate else 0.0
     return max(crossing, moved, _reach(on))
 
@@ -101,7 +114,8 @@ def bound(on: Race, n: int) -> float:
 def _reach(on: Race) -> float:
     """Return the seconds until all ranks have the data, if each kind of link hands it on to one rank in one alpha.
 
-    Only the network enters another node, where it multiplies the nodes that have the data by g + 1 at most.
+    Only the network enters another node, where it multiplies the nodes that have the data by g + 1
+    at most.
     """
     g, network = on.machine.ranks_per_node, on.machine.network.alpha
     alphas = [network] * (on.nodes > 1)
@@ -136,7 +150,9 @@ def standings(seed: int) -> tuple[Standing, ...]:
     """Time the library in the race of a seed, each algorithm with the number of segments that is best for it."""
     on = race(seed)
     rivals = candidates("all_reduce")
-    return tuple(Standing(n, bound(on, n), {name: _time(on, name, n) for name in rivals}) for n in on.sizes)
+    return tuple(
+        Standing(n, bound(on, n), {name: _time(on, name, n) for name in rivals}) for n in on.sizes
+    )
 
 
 def _time(on: Race, name: str, n: int) -> float:
@@ -154,17 +170,20 @@ def ranking(
     sandboxed: bool = True,
     on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """Rank the submissions, the folders of ``folder``. ``on_row`` gets the row of each as soon as there is one.
+    """Rank the submissions, the folders of ``folder``.
 
-    The keys of a row: place, submission, score, status, message, sizes, seed. All submissions run in the same race.
-    Without a ``seed`` a new one is drawn; the rows have it, so that a run can be repeated.
+    ``on_row`` gets the row of each as soon as there is one.
 
-    The score is the geometric mean, over the sizes, of simulated time over the bound; None where a schedule is not
-    proved or there is none. Those are last, by name, and have no place. Equal scores share a place. If the grader
-    itself fails at a submission, its status is "ungraded".
+    The keys of a row: place, submission, score, status, message, sizes, seed. All submissions run
+    in the same race. Without a ``seed`` a new one is drawn; the rows have it, so that a run can be
+    repeated.
 
-    Raises ValueError for a folder that has no submissions, AssignmentError for an assignment that has no score, and
-    what `collectives_course.grade.grade` raises.
+    The score is the geometric mean, over the sizes, of simulated time over the bound; None where a
+    schedule is not proved or there is none. Those are last, by name, and have no place. Equal
+    scores share a place. If the grader itself fails at a submission, its status is "ungraded".
+
+    Raises ValueError for a folder that has no submissions, AssignmentError for an assignment that
+    has no score, and what `collectives_course.grade.grade` raises.
     """
     scored = _only_score(assignment)
     submissions = submissions_in(folder)
@@ -172,7 +191,8 @@ def ranking(
 
     def graded(each: Path) -> Grade:
         handed_in = read_files(each, scored.facts.files)
-        # The race is drawn from the secret. Variants keep seed 0: a submission sees the practice machine of its seed.
+        # The race is drawn from the secret. Variants keep seed 0: a submission sees the practice
+        # machine of its seed.
         return grade(scored, each, 0, sandboxed, secret=f"{seed:x}", handed_in=handed_in)
 
     rows = []
@@ -187,7 +207,9 @@ def ranking(
 def _only_score(assignment: Assignment) -> Assignment:
     scored = tuple(each for each in assignment.criteria if each.name == CRITERION)
     if not scored:
-        raise AssignmentError(f"assignment: got {assignment.name}, expected one with a criterion {CRITERION!r}")
+        raise AssignmentError(
+            f"assignment: got {assignment.name}, expected one with a criterion {CRITERION!r}"
+        )
     return replace(assignment, criteria=scored)
 
 
@@ -214,7 +236,14 @@ def placed(rows: list[Row]) -> list[Row]:
     """
     scores = [row["score"] for row in rows if row["score"] is not None]
     with_places = [
-        {**row, "place": None if row["score"] is None else 1 + sum(score < row["score"] for score in scores)}
+        {
+            **row,
+            "place": None
+            if row["score"] is None
+            else 1 + sum(score < row["score"] for score in scores),
+        }
         for row in rows
     ]
-    return sorted(with_places, key=lambda row: (row["place"] is None, row["place"], row["submission"]))
+    return sorted(
+        with_places, key=lambda row: (row["place"] is None, row["place"], row["submission"])
+    )

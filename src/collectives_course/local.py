@@ -25,9 +25,9 @@ def run(
 ) -> RunResult:
     """Call ``function(comm, *arguments[r])`` on a rank r for each list of arguments.
 
-    The result has, for each rank, the value and the arrays among the arguments as the function left them; all
-    messages; and the simulated time in seconds. Raises `Failed` for a deadlock, and `Crashed` where the function
-    raised an error.
+    The result has, for each rank, the value and the arrays among the arguments as the function left
+    them; all messages; and the simulated time in seconds. Raises `Failed` for a deadlock, and
+    `Crashed` where the function raised an error.
 
     >>> def shift(comm, array):
     ...     into = array.copy()
@@ -42,12 +42,16 @@ def run(
     module = ModuleType("submission")
     module.call = function  # type: ignore[attr-defined]
     pairs = [socket.socketpair() for _ in arguments]
-    threads = [threading.Thread(target=_serve, args=(theirs, module), daemon=True) for _, theirs in pairs]
+    threads = [
+        threading.Thread(target=_serve, args=(theirs, module), daemon=True) for _, theirs in pairs
+    ]
     for thread in threads:
         thread.start()
     try:
         stacks = [partial(_line, thread) for thread in threads]
-        channels = [Channel(ours, stack=stack) for (ours, _), stack in zip(pairs, stacks, strict=True)]
+        channels = [
+            Channel(ours, stack=stack) for (ours, _), stack in zip(pairs, stacks, strict=True)
+        ]
         return world(channels, network or Network(), limit, file, **more).run(
             "call", [list(each) for each in arguments]
         )
@@ -66,5 +70,7 @@ def _serve(connection: socket.socket, module: ModuleType) -> None:
 def _line(thread: threading.Thread, file: str) -> int:
     """Return the line of a file at which a thread is, or 0."""
     frame = sys._current_frames().get(thread.ident or 0)
-    lines = [line for each, line in traceback.walk_stack(frame) if each.f_code.co_filename.endswith(file)]
+    lines = [
+        line for each, line in traceback.walk_stack(frame) if each.f_code.co_filename.endswith(file)
+    ]
     return lines[0] if lines else 0

@@ -1,16 +1,18 @@
 """An assignment as a source folder of nbgrader: a notebook with the handout, cells to fill in, and tests with points.
 
-A cell writes each file, because ranks are processes of their own, which import it. nbgrader runs all cells as the
-instructor, outside any sandbox: a student's cell could change the points. If you cannot trust the class, collect the
-files and run `collectives grade-all`.
+A cell writes each file, because ranks are processes of their own, which import it. nbgrader runs
+all cells as the instructor, outside any sandbox: a student's cell could change the points. If you
+cannot trust the class, collect the files and run `collectives grade-all`.
 
-The exported ring was tried with nbgrader 0.9.6, in an environment that has `collectives` and pytest as well::
+The exported ring was tried with nbgrader 0.9.6, in an environment that has `collectives` and pytest
+as well::
 
-    nbgrader generate_assignment ring           # source/ring -> release/ring, without solutions and hidden tests
-    cp -r release/ring submitted/alice/ring     # what a student would fill in and hand back
-    nbgrader autograde ring && nbgrader export  # -> autograded/alice/ring, grades.csv
+    nbgrader generate_assignment ring           # source/ring -> release/ring, without solutions and
+    hidden tests cp -r release/ring submitted/alice/ring     # what a student would fill in and hand
+    back nbgrader autograde ring && nbgrader export  # -> autograded/alice/ring, grades.csv
 
-The reference got 100 points of 100, the untouched release none, and a ring whose mean did not divide 90.
+The reference got 100 points of 100, the untouched release none, and a ring whose mean did not
+divide 90.
 """
 
 import ast
@@ -71,18 +73,28 @@ except NotImplementedError:
 
 """
 
-# What a handout has that Markdown lacks: the book's directives and roles. Text is put back as it was, which needs no
-# parser: markdown-it-py gives tokens, and neither knows these nor writes Markdown.
+# What a handout has that Markdown lacks: the book's directives and roles. Text is put back as it
+# was, which needs no parser: markdown-it-py gives tokens, and neither knows these nor writes
+# Markdown.
 HEAD = re.compile(r"\A---\n(?:.*\n)*?---\n")
 # The end of a fence is as long as its beginning, so a fence inside another is shorter.
 DIRECTIVE = re.compile(
-    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w-]+)\} *(?P<title>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)$", re.MULTILINE
+    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w-]+)\} *(?P<title>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)$",
+    re.MULTILINE,
 )
 OPTIONS = re.compile(r"\A(?::[\w-]+:.*\n|\n)+")
-LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?!https?://)[^)\s]*(?:\.md|\.html|\.ipynb|#)[^)\s]*\)")
+LINK = re.compile(
+    r"(?<!!)\[(?P<text>[^\]]+)\]\((?!https?://)[^)\s]*(?:\.md|\.html|\.ipynb|#)[^)\s]*\)"
+)
 ROLE = re.compile(r"\{[\w:-]+\}`(?:/chapters/)?(?P<text>[^`<]+?)(?: *<[^`>]*>)?`")
 PICTURE = re.compile(r"^!\[.*\]\(.*\)$\n?", re.MULTILINE)
-SHOWN = {"code-block": "```{title}\n{body}```", "literalinclude": "", "figure": "", "image": "", "code-cell": ""}
+SHOWN = {
+    "code-block": "```{title}\n{body}```",
+    "literalinclude": "",
+    "figure": "",
+    "image": "",
+    "code-cell": "",
+}
 OTHERWISE = "**{title}**\n\n{body}"
 
 Cell = dict[str, Any]
@@ -91,10 +103,11 @@ Cell = dict[str, Any]
 def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
     """Write ``source/NAME`` into the folder of an nbgrader course, and return the path of its notebook.
 
-    Students see ``seed``. The hidden tests have another one, drawn here, unless the answers follow the seed.
-    Each criterion becomes a hidden test that gives the points of `collectives grade`; the public tests, which students
-    see, give none. A course without ``nbgrader_config.py`` gets one, because nbgrader gives a cell 30 seconds unless
-    it says more. Raises AssignmentError, before anything is written, where the folder exists or a part is missing.
+    Students see ``seed``. The hidden tests have another one, drawn here, unless the answers follow
+    the seed. Each criterion becomes a hidden test that gives the points of `collectives grade`; the
+    public tests, which students see, give none. A course without ``nbgrader_config.py`` gets one,
+    because nbgrader gives a cell 30 seconds unless it says more. Raises AssignmentError, before
+    anything is written, where the folder exists or a part is missing.
     """
     check_outside(assignment, Path(course))
     target = Path(course) / "source" / assignment.name
@@ -116,7 +129,10 @@ def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
 
 
 def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Path) -> None:
-    """Write the notebook in place of the starter's files that its cells write. Others stay next to it."""
+    """Write the notebook in place of the starter's files that its cells write.
+
+    Others stay next to it.
+    """
     import nbformat
 
     cells = [
@@ -133,21 +149,33 @@ def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Pat
 
 
 def _cell(identity: str, kind: str, text: str, **given: Any) -> Cell:
-    """Return a cell with metadata by version 3 of nbgrader's schema. ``kind``: "locked", "solution" or "grade"."""
-    chosen = {"grade": kind == "grade", "solution": kind == "solution", "locked": kind != "solution", "task": False}
+    """Return a cell with metadata by version 3 of nbgrader's schema.
+
+    ``kind``: "locked", "solution" or "grade".
+    """
+    chosen = {
+        "grade": kind == "grade",
+        "solution": kind == "solution",
+        "locked": kind != "solution",
+        "task": False,
+    }
     metadata = {"nbgrader": {"schema_version": 3, "grade_id": identity, **chosen, **given}}
     return {"cell_type": "markdown", "id": identity, "metadata": metadata, "source": text}
 
 
 def _code(identity: str, kind: str, text: str, **given: Any) -> Cell:
-    return _cell(identity, kind, text, **given) | {"cell_type": "code", "execution_count": None, "outputs": []}
+    return _cell(identity, kind, text, **given) | {
+        "cell_type": "code",
+        "execution_count": None,
+        "outputs": [],
+    }
 
 
 def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
     """Yield a cell for each file that students edit, except notebooks, which stay next to this one.
 
-    nbgrader can remove a solution. It neither knows a file without one nor puts a fault in its place, so the cells of
-    such files have no metadata, and the text that students get.
+    nbgrader can remove a solution. It neither knows a file without one nor puts a fault in its
+    place, so the cells of such files have no metadata, and the text that students get.
     """
     for number, name in enumerate(assignment.facts.files, 1):
         reference = (assignment.folder / "reference" / name).read_text(encoding="utf8")
@@ -155,7 +183,12 @@ def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
             continue
         found = list(SOLUTION.finditer(reference)) if name.endswith(".py") else []
         is_removed = bool(found) and all(each["fault"] is None for each in found)
-        cell = _writing(folder / name, f"file-{number}", "solution", with_regions(reference) if is_removed else "")
+        cell = _writing(
+            folder / name,
+            f"file-{number}",
+            "solution",
+            with_regions(reference) if is_removed else "",
+        )
         yield cell if is_removed else cell | {"metadata": {}}
 
 
@@ -209,7 +242,12 @@ def _tests(text: str) -> list[str]:
 
 def _hidden(assignment: Assignment, seed: int) -> Iterator[Cell]:
     """Yield a cell that grades, and one for each criterion that gives its points."""
-    yield _code("grade", "grade", GRADE.format(assignment=json.dumps(str(assignment.folder)), seed=seed), points=0)
+    yield _code(
+        "grade",
+        "grade",
+        GRADE.format(assignment=json.dumps(str(assignment.folder)), seed=seed),
+        points=0,
+    )
     for number, criterion in enumerate(assignment.criteria, 1):
         yield _code(f"criterion-{number}", "grade", _criterion(criterion), points=criterion.points)
 

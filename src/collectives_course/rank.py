@@ -1,7 +1,7 @@
 """A rank of a submission, in its sandbox: loads the student's file, runs what the grader asks for, sends back results.
 
-Nothing here decides a verdict. A submission can change all of this process and wins nothing: data of other ranks,
-counters and expected results are in the grader's process.
+Nothing here decides a verdict. A submission can change all of this process and wins nothing: data
+of other ranks, counters and expected results are in the grader's process.
 """
 
 import errno
@@ -27,7 +27,14 @@ import numpy as np
 from collectives_course import comm
 from collectives_course.wire import Connection, GoneError, WireError, pack
 
-FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
+FORBIDDEN_MODULES = (
+    "horovod",
+    "jax",
+    "mpi4py",
+    "torch",
+    "collectives.algorithms",
+    "collectives.api",
+)
 FORBIDDEN_EVENTS = (
     "ctypes.dlopen",
     "ctypes.dlsym",
@@ -46,7 +53,10 @@ FORBIDDEN_EVENTS = (
 
 
 class ForbiddenError(PermissionError):
-    """The submission tried what it must not do. The sandbox prevents it anyway. This says so in words."""
+    """The submission tried what it must not do.
+
+    The sandbox prevents it anyway. This says so in words.
+    """
 
 
 Load = Callable[[str], ModuleType]
@@ -56,10 +66,11 @@ Watch = Callable[[], AbstractContextManager[object]]
 def serve(end: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
     """Run one call after another until the grader goes.
 
-    A call has "file", "call", "arguments", and "rank", "size" and "comm" of the first argument (size 0: none).
+    A call has "file", "call", "arguments", and "rank", "size" and "comm" of the first argument
+    (size 0: none).
 
-    The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
-    A call runs within ``watch()``.
+    The answer to a call is its value and the arrays among its arguments as they are then, or the
+    error it raised. A call runs within ``watch()``.
     """
     connection = Connection(end)
     with suppress(GoneError):
@@ -68,13 +79,17 @@ def serve(end: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
 
 
 def _answer(task: dict[str, Any], connection: Connection, load: Load, watch: Watch) -> bytes:
-    """Return the packed answer to a call. Packing is watched, too: the student's code makes a schedule's steps."""
+    """Return the packed answer to a call.
+
+    Packing is watched, too: the student's code makes a schedule's steps.
+    """
     try:
         with watch():
             value = _called(task, connection, load)
             arrays = [each if isinstance(each, np.ndarray) else None for each in task["arguments"]]
             return pack({"op": "return", "value": value, "arguments": arrays})
-    except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
+    # SystemExit and KeyboardInterrupt, too: the rank stays, to say so.
+    except BaseException as error:
         return pack({"op": "raise", **_described(error, task["file"])})
 
 
@@ -95,7 +110,11 @@ def _described(error: BaseException, file: str) -> dict[str, Any]:
     lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
-    return {"kind": _kind(error), "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
+    return {
+        "kind": _kind(error),
+        "text": f"{type(error).__name__}: {_text(error)}",
+        "line": lines[-1] if lines else 0,
+    }
 
 
 def _text(error: BaseException) -> str:
@@ -127,7 +146,10 @@ def _is_forbidden(error: BaseException | None) -> bool:
 
 
 def loader(folder: Path) -> Load:
-    """Return a function that imports a file of a folder, once. An import that failed fails again."""
+    """Return a function that imports a file of a folder, once.
+
+    An import that failed fails again.
+    """
 
     @cache
     def load(file: str) -> ModuleType:
@@ -143,7 +165,10 @@ def loader(folder: Path) -> Load:
 
 
 def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
-    """Raise ForbiddenError for processes, sockets and files elsewhere from now on. What was tried is in the list."""
+    """Raise ForbiddenError for processes, sockets and files elsewhere from now on.
+
+    What was tried is in the list.
+    """
     tried: list[str] = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -160,8 +185,14 @@ def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
 
 
 def forbid_distributed(tried: list[str]) -> None:
-    """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank. This says so."""
-    module, every = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
+    """Refuse the collectives of torch, if it is there.
+
+    In a sandbox they would reach no other rank. This says so.
+    """
+    module, every = (
+        sys.modules.get("torch.distributed"),
+        sys.modules.get("torch.distributed.distributed_c10d"),
+    )
     for name in (*getattr(every, "__all__", ()), "TCPStore", "FileStore", "HashStore"):
         if callable(getattr(module, name, None)) and not name.startswith("is_"):
             for each in (module, every):
@@ -174,23 +205,32 @@ def _refuse(what: str, tried: list[str], *_: Any, **__: Any) -> None:
 
 
 def watcher(tried: list[str]) -> Watch:
-    """Print the stacks when the grader asks by SIGALRM. At the end, raise an error for what was tried and hushed up."""
+    """Print the stacks when the grader asks by SIGALRM.
+
+    At the end, raise an error for what was tried and hushed up.
+    """
 
     @contextmanager
     def watch() -> Iterator[None]:
-        # By a signal, which stops the thread: one that reads the stacks of others while they run can crash.
+        # By a signal, which stops the thread: one that reads the stacks of others while they run
+        # can crash.
         faulthandler.register(signal.SIGALRM, file=2)  # sys.stderr may be the student's
         yield
         if tried:
             _refuse(tried[0], [])
         if left := [thread.name for thread in threading.enumerate() if _is_left(thread)]:
-            raise RuntimeError(f"the function has returned, its threads still run: {', '.join(left)[:200]}")
+            raise RuntimeError(
+                f"the function has returned, its threads still run: {', '.join(left)[:200]}"
+            )
 
     return watch
 
 
 def _is_left(thread: threading.Thread) -> bool:
-    """Return True for a thread that the student started. Libraries' own threads are dummies to Python."""
+    """Return True for a thread that the student started.
+
+    Libraries' own threads are dummies to Python.
+    """
     return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
 
 
@@ -209,10 +249,22 @@ def main() -> None:
     faulthandler.enable()
     sys.path.insert(0, folder)
     limit(*map(int, limits))
-    for package in sys.argv[7:]:  # before `forbid`, which would stop them: torch loads its libraries by ctypes
+    # Before `forbid`, which would stop them: torch loads its libraries by ctypes.
+    for package in sys.argv[7:]:
         importlib.import_module(package)
     tried = forbid(
-        (folder, sys.prefix, sys.base_prefix, "/usr", "/etc/", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
+        (
+            folder,
+            sys.prefix,
+            sys.base_prefix,
+            "/usr",
+            "/etc/",
+            "/grader",
+            "/dev/",
+            "/proc/",
+            "/sys/",
+            "/packages",
+        ),
         ("/dev/",),
     )
     forbid_distributed(tried)

@@ -1,7 +1,8 @@
 """A grade as JSON, for Gradescope, as text for a terminal and as a page, and a class as a table and as a summary.
 
-The page loads nothing. It has every criterion with its message, the marked grid, and the schedule to play. Its template
-``report.html`` escapes all text, and its policy allows only the scripts whose digests it names.
+The page loads nothing. It has every criterion with its message, the marked grid, and the schedule
+to play. Its template ``report.html`` escapes all text, and its policy allows only the scripts whose
+digests it names.
 """
 
 import csv
@@ -64,7 +65,9 @@ dark.addEventListener("change", follow);
 follow();
 """
 
-PAGES = Environment(loader=PackageLoader("collectives_course", ""), autoescape=True, trim_blocks=True)
+PAGES = Environment(
+    loader=PackageLoader("collectives_course", ""), autoescape=True, trim_blocks=True
+)
 
 Schedules = dict[int, dict[str, Any]]  # by the criterion's place: what the player's script expects
 
@@ -82,18 +85,26 @@ def as_json(grade: Grade) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any], name: str = "grade") -> Grade:
-    """Return the grade that `as_json` gave. Raises ValueError, which begins with ``name``, for anything else."""
+    """Return the grade that `as_json` gave.
+
+    Raises ValueError, which begins with ``name``, for anything else.
+    """
     if not isinstance(value, dict):
         raise ValueError(f"{name}: got {type(value).__name__}, expected an object")
     version_of(value, name)
     try:
-        return GRADE.validate_python({key: each for key, each in value.items() if key not in DERIVED})
+        return GRADE.validate_python(
+            {key: each for key, each in value.items() if key not in DERIVED}
+        )
     except ValidationError as error:
         raise ValueError(f"{name}: {explain(error)}") from None
 
 
 def read(path: Path) -> Grade:
-    """Read the grade in a ``grade.json``. Raises FileNotFoundError, or ValueError for a damaged file."""
+    """Read the grade in a ``grade.json``.
+
+    Raises FileNotFoundError, or ValueError for a damaged file.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf8"))
     except ValueError as error:
@@ -104,9 +115,9 @@ def read(path: Path) -> Grade:
 def gradescope(grade: Grade) -> dict[str, Any]:
     """Return the grade as the ``results.json`` that Gradescope's harness reads from an autograder.
 
-    A criterion is one of its tests. Gradescope knows ``passed`` and ``failed``; our status is in the output and a tag.
-    A criterion that was not graded has no score.
-    The format is in Gradescope's documentation, https://gradescope-autograders.readthedocs.io/en/latest/specs/.
+    A criterion is one of its tests. Gradescope knows ``passed`` and ``failed``; our status is in
+    the output and a tag. A criterion that was not graded has no score. The format is in
+    Gradescope's documentation, https://gradescope-autograders.readthedocs.io/en/latest/specs/.
     """
     grade = shown(grade)
     return {
@@ -118,7 +129,12 @@ def gradescope(grade: Grade) -> dict[str, Any]:
         "test_name_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "extra_data": {"version": VERSION, "assignment": grade.assignment, "seed": grade.seed, "secret": grade.secret},
+        "extra_data": {
+            "version": VERSION,
+            "assignment": grade.assignment,
+            "seed": grade.seed,
+            "secret": grade.secret,
+        },
         "tests": [_test(number, verdict) for number, verdict in enumerate(grade.verdicts, 1)],
     }
 
@@ -135,7 +151,9 @@ def _test(place: int, verdict: Verdict) -> dict[str, Any]:
         "name": verdict.text,
         "name_format": "text",
         "number": str(place),
-        "output": "\n\n".join(filter(None, [summary, verdict.message, str(verdict.details.get("grid", ""))])),
+        "output": "\n\n".join(
+            filter(None, [summary, verdict.message, str(verdict.details.get("grid", ""))])
+        ),
         "output_format": "text",
         "tags": [verdict.criterion, verdict.status],
         "visibility": "visible",
@@ -143,12 +161,18 @@ def _test(place: int, verdict: Verdict) -> dict[str, Any]:
 
 
 def write(grade: Grade, folder: str | Path) -> list[Path]:
-    """Write ``results.json``, ``grade.html`` and ``grade.json``, each whole or not at all. Returns their paths.
+    """Write ``results.json``, ``grade.html`` and ``grade.json``, each whole or not at all.
+
+    Returns their paths.
 
     ``grade.json`` comes last: where it is, the others are.
     """
     folder = Path(folder)
-    texts = {"results.json": _text(gradescope(grade)), "grade.html": html(grade), "grade.json": _text(as_json(grade))}
+    texts = {
+        "results.json": _text(gradescope(grade)),
+        "grade.html": html(grade),
+        "grade.json": _text(as_json(grade)),
+    }
     folder.mkdir(0o700, parents=True, exist_ok=True)
     for name, text in texts.items():
         replace_text(folder / name, text)
@@ -170,7 +194,9 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def terminal(grade: Grade) -> str:
-    """Return the report, as wide as the terminal but at most 100 columns. Control characters are escaped.
+    """Return the report, as wide as the terminal but at most 100 columns.
+
+    Control characters are escaped.
 
     >>> sums = Verdict("sum", "Every rank ends with the sum", "failed", 2.5, 5, "rank 1, element 0: got 3, expected 6")
     >>> print(terminal(Grade("ring", "Ring all-reduce", "alice", 7, (sums,))))
@@ -192,7 +218,9 @@ def terminal(grade: Grade) -> str:
 
 
 def _row(verdict: Verdict, width: int) -> str:
-    head = HEAD.format(SIGNS[verdict.status], verdict.status, number(verdict.points), number(verdict.of))
+    head = HEAD.format(
+        SIGNS[verdict.status], verdict.status, number(verdict.points), number(verdict.of)
+    )
     lines = [_wrapped(verdict.text, width, head)]
     if verdict.message:
         lines.append(_wrapped(verdict.message, width, INDENT))
@@ -207,7 +235,8 @@ def _wrapped(text: str, width: int, first: str = "") -> str:
     lines = [
         wrapped
         for line in text.split("\n")
-        for wrapped in textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent) or [""]
+        for wrapped in textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
+        or [""]
     ]
     return first + "\n".join(lines)[len(first) :]
 
@@ -215,9 +244,10 @@ def _wrapped(text: str, width: int, first: str = "") -> str:
 def class_table(grades: Iterable[Grade], ids: Mapping[str, str] | None = None) -> str:
     """Return CSV with a row for each submission, by name: the points of each criterion, their sum, what was missed.
 
-    With ``ids`` the second column has a learning system's name of each student, empty for one that is not there.
-    A criterion that a submission's assignment lacks, or that was not graded, is an empty cell, and what was not graded
-    leaves the percentage empty, too. Text is quoted, numbers are not.
+    With ``ids`` the second column has a learning system's name of each student, empty for one that
+    is not there. A criterion that a submission's assignment lacks, or that was not graded, is an
+    empty cell, and what was not graded leaves the percentage empty, too. Text is quoted, numbers
+    are not.
 
     >>> missed = Verdict("steps", "2 (p - 1) steps", "timeout", 0, 4)
     >>> print(class_table([Grade("ring", "Ring", "=1+1", 7, (missed,))]), end="")
@@ -231,9 +261,18 @@ def class_table(grades: Iterable[Grade], ids: Mapping[str, str] | None = None) -
     if ids is not None:
         id_column = ["id"]
         rows = [
-            [row[0], ids.get(grade.submission, ""), *row[1:]] for grade, row in zip(sorted_grades, rows, strict=True)
+            [row[0], ids.get(grade.submission, ""), *row[1:]]
+            for grade, row in zip(sorted_grades, rows, strict=True)
         ]
-    head: list[Cell] = ["submission", *id_column, *criteria, "total", "out of", "percent", "not passed"]
+    head: list[Cell] = [
+        "submission",
+        *id_column,
+        *criteria,
+        "total",
+        "out of",
+        "percent",
+        "not passed",
+    ]
     written = io.StringIO()
     csv.writer(written, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(
         [[_guarded(cell) for cell in row] for row in [head, *rows]]
@@ -244,7 +283,8 @@ def class_table(grades: Iterable[Grade], ids: Mapping[str, str] | None = None) -
 def read_ids(path: Path) -> dict[str, str]:
     """Return the id of each submission from a CSV file with the columns ``submission`` and ``id``, in any order.
 
-    Raises ValueError for a file that cannot be read or has no such columns, and for a submission that is there twice.
+    Raises ValueError for a file that cannot be read or has no such columns, and for a submission
+    that is there twice.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -279,7 +319,9 @@ def class_summary(grades: Iterable[Grade]) -> str:
     missing = len(sorted_grades) - len(points)
     parts = [f"{missing} not graded, or not wholly"] if missing else []
     if points:
-        parts.append(f"mean {number(mean(points))}, median {number(median(points))} of {number(of)} points")
+        parts.append(
+            f"mean {number(mean(points))}, median {number(median(points))} of {number(of)} points"
+        )
     head = f"{some}: {'; '.join(parts)}"
     criteria = _criteria(sorted_grades)
     width = max(map(len, ["criterion", *criteria]))
@@ -297,8 +339,16 @@ def _criteria(grades: list[Grade]) -> list[str]:
 
 
 def _cells(grade: Grade, criteria: list[str]) -> list[Cell]:
-    points = {verdict.criterion: verdict.points for verdict in grade.verdicts if verdict.status != "ungraded"}
-    missed = [f"{verdict.criterion}: {verdict.status}" for verdict in grade.verdicts if verdict.status != "passed"]
+    points = {
+        verdict.criterion: verdict.points
+        for verdict in grade.verdicts
+        if verdict.status != "ungraded"
+    }
+    missed = [
+        f"{verdict.criterion}: {verdict.status}"
+        for verdict in grade.verdicts
+        if verdict.status != "passed"
+    ]
     share = grade.percent
     sums = [_two(grade.points), _two(grade.of), "" if share is None else round(share, 1)]
     each = [_two(points[criterion]) if criterion in points else "" for criterion in criteria]
@@ -315,15 +365,26 @@ def _guarded(cell: Cell) -> Cell:
 
 
 def _rate(criterion: str, grades: list[Grade]) -> str:
-    asked: list[Verdict] = [each for grade in grades for each in grade.verdicts if each.criterion == criterion]
-    met, missing = (sum(verdict.status == status for verdict in asked) for status in ("passed", "ungraded"))
-    return f"{met} of {len(asked)}  " + (f"{missing} not graded" if missing else f"{100 * met / len(asked):3.0f}%")
+    asked: list[Verdict] = [
+        each for grade in grades for each in grade.verdicts if each.criterion == criterion
+    ]
+    met, missing = (
+        sum(verdict.status == status for verdict in asked) for status in ("passed", "ungraded")
+    )
+    return f"{met} of {len(asked)}  " + (
+        f"{missing} not graded" if missing else f"{100 * met / len(asked):3.0f}%"
+    )
 
 
 def html(grade: Grade) -> str:
-    """Return the grade as the text of an HTML file. Schedules are playable if the repository's player is there."""
+    """Return the grade as the text of an HTML file.
+
+    Schedules are playable if the repository's player is there.
+    """
     grade = shown(grade)
-    schedules = _schedules(grade) if all((STATIC / name).exists() for name in (*SCRIPTS, STYLE)) else {}
+    schedules = (
+        _schedules(grade) if all((STATIC / name).exists() for name in (*SCRIPTS, STYLE)) else {}
+    )
     scripts, styles = _player(schedules) if schedules else ([], [])
     return PAGES.get_template("report.html").render(
         grade=grade,
@@ -337,7 +398,9 @@ def html(grade: Grade) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    digests = [f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts]
+    digests = [
+        f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts
+    ]
     allowed = " ".join(digests) or "'none'"
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
 
@@ -355,7 +418,11 @@ def _schedules(grade: Grade) -> Schedules:
     found: Schedules = {}
     for place, verdict in enumerate(grade.verdicts, 1):
         data = verdict.details.get("player")
-        if isinstance(data, dict) and data.get("collective") in CONTRACTS and isinstance(data.get("p"), int):
+        if (
+            isinstance(data, dict)
+            and data.get("collective") in CONTRACTS
+            and isinstance(data.get("p"), int)
+        ):
             found[place] = data | {"algorithm": _name(place, verdict)}
     return found
 
@@ -372,7 +439,9 @@ def _player(schedules: Schedules) -> tuple[list[str], list[str]]:
 
 
 def shown(grade: Grade) -> Grade:
-    r"""Return the grade with printable text and plain JSON values as details. No report may show another.
+    r"""Return the grade with printable text and plain JSON values as details.
+
+    No report may show another.
 
     >>> shown(Grade("ring", "Ring", "mallory\x1b[2J", 1, ())).submission
     'mallory\\x1b[2J'
@@ -397,7 +466,9 @@ def shown(grade: Grade) -> Grade:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON has it, its text `printable`. What JSON lacks (infinity, NaN, types) becomes text.
+    """Return a value as JSON has it, its text `printable`.
+
+    What JSON lacks (infinity, NaN, types) becomes text.
 
     >>> import numpy as np
     >>> json_value({"steps": (np.int64(6), float("inf")), "sent": np.arange(2)})

@@ -1,11 +1,13 @@
 """A sandbox for one process of a submission: bubblewrap, another user, no network, no second process, a small memory.
 
-The process sees the system's programs and Python, the submission, and the few modules of this library that a rank
-needs. It does not see the hidden tests, the library's algorithms, other submissions, the score or the grader's
-environment. It can write nowhere: a file system in memory would hold inodes and data that no limit of a process counts.
+The process sees the system's programs and Python, the submission, and the few modules of this
+library that a rank needs. It does not see the hidden tests, the library's algorithms, other
+submissions, the score or the grader's environment. It can write nowhere: a file system in memory
+would hold inodes and data that no limit of a process counts.
 
-The limits are those of one process. That all ranks of a submission together use no more memory than one may, the grader
-looks at ten times a second (`collectives_course.world`): a control group needs rights that few graders have.
+The limits are those of one process. That all ranks of a submission together use no more memory than
+one may, the grader looks at ten times a second (`collectives_course.world`): a control group needs
+rights that few graders have.
 """
 
 import fcntl
@@ -69,12 +71,13 @@ VARIABLES = {
     "TMPDIR": "/tmp",
 }
 MODULE = "collectives_course.rank"
-# Folders that a rank sees empty, and files: there are no terminals, and no exact counts of what the whole machine does,
-# by which two ranks could signal each other.
+# Folders that a rank sees empty, and files: there are no terminals, and no exact counts of what the
+# whole machine does, by which two ranks could signal each other.
 EMPTY = ("/dev/pts", "/dev/shm", "/proc/sys", "/tmp")
 COUNTERS = ("/proc/loadavg", "/proc/stat")
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
-USED = Path("/run/collectives-ranks.lock")  # which of them are used: a locked byte for each, which root alone can lock
+# Which of them are used: a locked byte for each, which root alone can lock.
+USED = Path("/run/collectives-ranks.lock")
 LOCK = struct.Struct("hhqqi4x")  # of 64-bit Linux
 OUTPUT_KEPT, MAX_OUTPUT = 16 << 10, 8 << 20
 START_SECONDS, END_SECONDS = 300.0, 2.0  # a rank may import torch, on a busy machine
@@ -90,7 +93,10 @@ class SandboxError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one process: bytes, numbers and seconds of processor time. ``packages``: those that it may import."""
+    """Limits of one process: bytes, numbers and seconds of processor time.
+
+    ``packages``: those that it may import.
+    """
 
     memory: int = 1 << 30
     processes: int = 16
@@ -105,12 +111,16 @@ def unavailable() -> str:
         return f"bubblewrap needs Linux: got {platform.system()}"
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed; on Debian and Ubuntu: apt-get install bubblewrap"
-    if missing := [program for program in ("choom", "prlimit", "setpriv") if shutil.which(program) is None]:
+    if missing := [
+        program for program in ("choom", "prlimit", "setpriv") if shutil.which(program) is None
+    ]:
         return f"util-linux is not whole: {', '.join(missing)} missing"
     if not seccomp.has_filter():
         return f"no filter of system calls for {platform.machine()}"
     try:
-        tried = subprocess.run([*_walls(), "true"], capture_output=True, text=True, timeout=20, check=False)
+        tried = subprocess.run(
+            [*_walls(), "true"], capture_output=True, text=True, timeout=20, check=False
+        )
     except subprocess.TimeoutExpired:
         return "bubblewrap does not end here"
     return "" if tried.returncode == 0 else f"bubblewrap fails here: {tried.stderr.strip()[:300]}"
@@ -123,7 +133,10 @@ def check_available() -> None:
 
 
 def _walls() -> list[str]:
-    """Return the part of the command that isolates. Root keeps what it takes to become another user."""
+    """Return the part of the command that isolates.
+
+    Root keeps what it takes to become another user.
+    """
     root = os.geteuid() == 0
     system = _programs("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
@@ -131,7 +144,13 @@ def _walls() -> list[str]:
             system += ["--symlink", str((Path("/") / name).readlink()), f"/{name}"]
         elif (Path("/") / name).is_dir():
             system += ["--ro-bind", f"/{name}", f"/{name}"]
-    alone = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    alone = [
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
     user = (
         ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         if root
@@ -144,7 +163,9 @@ def _walls() -> list[str]:
 
 
 def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) -> list[str]:
-    """Return the command that starts a rank. ``fd`` is its connection to the grader, ``filter_fd`` has the filter.
+    """Return the command that starts a rank.
+
+    ``fd`` is its connection to the grader, ``filter_fd`` has the filter.
 
     Where the machine runs out of memory, the kernel ends a rank first, not the grader.
     """
@@ -153,7 +174,11 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     for prefix in sorted({sys.base_prefix, sys.base_exec_prefix} - {"/usr"}):
         binds += _programs(prefix)
     binds += _emptied(site.getsitepackages([sys.base_prefix]))
-    binds += [*_folders("/grader/collectives"), *_folders("/grader/collectives_course"), *_folders("/packages")]
+    binds += [
+        *_folders("/grader/collectives"),
+        *_folders("/grader/collectives_course"),
+        *_folders("/packages"),
+    ]
     for name in INSIDE:
         binds += ["--ro-bind", str(own / name), f"/grader/{name}"]
     binds += _packages(limits.packages)
@@ -161,12 +186,32 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     environment = [word for name, value in VARIABLES.items() for word in ("--setenv", name, value)]
     numbers = [limits.memory, limits.processes, limits.file, limits.cpu]
     python = os.path.realpath(sys.executable)
-    before = ["choom", "--adjust", "1000", "--", "prlimit", f"--as={limits.memory}", "--core=0", "--"]
-    # A user namespace owns what bubblewrap made: folders in memory that no limit counts. Through /proc a rank could
-    # write what oom_score_adj says of it, and the memory of the sandbox's first process.
+    before = [
+        "choom",
+        "--adjust",
+        "1000",
+        "--",
+        "prlimit",
+        f"--as={limits.memory}",
+        "--core=0",
+        "--",
+    ]
+    # A user namespace owns what bubblewrap made: folders in memory that no limit counts. Through
+    # /proc a rank could write what oom_score_adj says of it, and the memory of the sandbox's first
+    # process.
     frozen = [word for each in (*EMPTY, "/dev", "/proc", "/") for word in ("--remount-ro", each)]
     counters = [word for each in COUNTERS for word in ("--ro-bind", "/dev/null", each)]
-    start = [python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers), *limits.packages]
+    start = [
+        python,
+        "-s",
+        "-B",
+        "-m",
+        MODULE,
+        str(fd),
+        "/submission",
+        *map(str, numbers),
+        *limits.packages,
+    ]
     return [
         *before, *_walls(), *empty, *counters, *binds, "--ro-bind", str(folder), "/submission", "--chdir", "/tmp",
         *environment, *frozen, "--seccomp", str(filter_fd), "--", *_become(user), *start,
@@ -174,7 +219,10 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
 
 
 def _become(user: int) -> list[str]:
-    """Return the command by which root becomes this user inside. Another user is in a namespace of users already."""
+    """Return the command by which root becomes this user inside.
+
+    Another user is in a namespace of users already.
+    """
     if os.geteuid() != 0:
         return []
     ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
@@ -184,7 +232,9 @@ def _become(user: int) -> list[str]:
 def _programs(prefix: str) -> list[str]:
     """Bind programs and libraries of a prefix, and nothing else that may lie there, such as a course."""
     found = [f"{prefix}/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
-    return _folders(prefix) + [word for each in found if Path(each).is_dir() for word in ("--ro-bind", each, each)]
+    return _folders(prefix) + [
+        word for each in found if Path(each).is_dir() for word in ("--ro-bind", each, each)
+    ]
 
 
 def _folders(folder: str) -> list[str]:
@@ -196,7 +246,11 @@ def _folders(folder: str) -> list[str]:
 def _emptied(folders: list[str]) -> list[str]:
     """Hide installed packages, because this library may be one of them."""
     found = [folder for folder in folders if Path(folder).is_dir()]
-    return [word for each in found for word in ("--perms", "0755", "--tmpfs", each, "--remount-ro", each)]
+    return [
+        word
+        for each in found
+        for word in ("--perms", "0755", "--tmpfs", each, "--remount-ro", each)
+    ]
 
 
 def _packages(names: tuple[str, ...]) -> list[str]:
@@ -217,11 +271,24 @@ def _packages(names: tuple[str, ...]) -> list[str]:
 def bare_command(folder: Path, limits: Limits, fd: int) -> list[str]:
     """Return the command without a sandbox, for an instructor who trusts the submission."""
     numbers = [-1, -1, limits.file, limits.cpu]
-    return [sys.executable, "-s", "-B", "-m", MODULE, str(fd), str(folder), *map(str, numbers), *limits.packages]
+    return [
+        sys.executable,
+        "-s",
+        "-B",
+        "-m",
+        MODULE,
+        str(fd),
+        str(folder),
+        *map(str, numbers),
+        *limits.packages,
+    ]
 
 
 class RankProcess:
-    """One rank of a submission. ``channel`` leads to it. `kill` ends it and everything that it has started."""
+    """One rank of a submission.
+
+    ``channel`` leads to it. `kill` ends it and everything that it has started.
+    """
 
     def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
         self.user: BinaryIO | None = None
@@ -270,21 +337,32 @@ class RankProcess:
             self.user.close()
 
     def _kill_inside(self) -> None:
-        """Kill the first process in the sandbox. The kernel then ends all others, and bubblewrap collects it."""
+        """Kill the first process in the sandbox.
+
+        The kernel then ends all others, and bubblewrap collects it.
+        """
         with suppress(psutil.Error, subprocess.TimeoutExpired):
             for first in psutil.Process(self.process.pid).children():
                 first.kill()
                 self.process.wait(END_SECONDS)
 
     def _usage(self) -> Used:
-        """Return what the rank uses. One that has ended uses nothing, and one without its first thread is ended."""
+        """Return what the rank uses.
+
+        One that has ended uses nothing, and one without its first thread is ended.
+        """
         try:
             with self.rank.oneshot():
                 times, status = self.rank.cpu_times(), self.rank.status()
             if status == psutil.STATUS_ZOMBIE:
                 self.rank.kill()
             sleeps = status not in AWAKE and not _other_thread_is_awake(self.rank.pid)
-            return Used(times.user + times.system, sleeps, _own_memory(self.rank.pid), _waited(self.rank.pid))
+            return Used(
+                times.user + times.system,
+                sleeps,
+                _own_memory(self.rank.pid),
+                _waited(self.rank.pid),
+            )
         except psutil.Error:
             return self.channel.meter.last._replace(sleeps=False)
 
@@ -306,7 +384,9 @@ class RankProcess:
         code = self.process.returncode
         if code is None:
             return "it closed its connection to the grader"
-        why = f"exit code {code}" + (", killed: too much memory or processor time" if code in (KILLED, -9) else "")
+        why = f"exit code {code}" + (
+            ", killed: too much memory or processor time" if code in (KILLED, -9) else ""
+        )
         self.reader.join(END_SECONDS)
         return f"its process ended ({why}) before the function returned{self._last_words()}"
 
@@ -326,7 +406,9 @@ class RankProcess:
 
     def _line(self, file: str) -> int:
         """Find the line of a file in the last stacks: the first thread's come last, the innermost call first."""
-        called = re.compile(rf'^  File "[^"\n]*\b{re.escape(file)}", line (\d{{1,7}}) in ', re.MULTILINE)
+        called = re.compile(
+            rf'^  File "[^"\n]*\b{re.escape(file)}", line (\d{{1,7}}) in ', re.MULTILINE
+        )
         threads = self.printed.decode(errors="replace").split("Thread 0x")
         found = [match for match in map(called.search, threads) if match]
         return int(found[-1][1]) if found else 0
@@ -342,7 +424,9 @@ def _told(file: str) -> str:
 
 def _own_memory(pid: int) -> int:
     """Return the bytes of a process that are no pages of files, which ranks share."""
-    found = re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", _told(f"/proc/{pid}/status"), re.MULTILINE)
+    found = re.findall(
+        r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", _told(f"/proc/{pid}/status"), re.MULTILINE
+    )
     return 1024 * sum(map(int, found))
 
 
@@ -352,7 +436,10 @@ def _waited(pid: int) -> float:
 
 
 def _other_thread_is_awake(pid: int) -> bool:
-    """Return True if a thread of a process runs or waits for a disk; False for a process that has ended."""
+    """Return True if a thread of a process runs or waits for a disk.
+
+    False for a process that has ended.
+    """
     try:
         threads = [*Path("/proc", str(pid), "task").glob("*/stat")]
     except OSError:
@@ -365,7 +452,8 @@ def _filter() -> Iterator[int]:
     """Yield a file descriptor from which bubblewrap reads the filter of system calls."""
     read, write = os.pipe()
     try:
-        os.write(write, seccomp.program() if seccomp.has_filter() else b"")  # less than a pipe holds
+        # Less than a pipe holds.
+        os.write(write, seccomp.program() if seccomp.has_filter() else b"")
         os.close(write)
         yield read
     finally:
@@ -375,14 +463,18 @@ def _filter() -> Iterator[int]:
 def _own_user() -> tuple[int, BinaryIO]:
     """Return a user's number that no other rank on this machine has, as long as the file is open.
 
-    The kernel counts processes by user, so ranks of one number would take each other's. Only root needs a number; the
-    ranks of another user are counted by their namespaces.
+    The kernel counts processes by user, so ranks of one number would take each other's. Only root
+    needs a number; the ranks of another user are counted by their namespaces.
     """
-    held = os.fdopen(os.open(USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0)
+    held = os.fdopen(
+        os.open(USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0
+    )
     start = random.randrange(USERS)
     for number in itertools.chain(range(start, USERS), range(start)):
         with suppress(OSError):
-            fcntl.fcntl(held, fcntl.F_OFD_SETLK, LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0))
+            fcntl.fcntl(
+                held, fcntl.F_OFD_SETLK, LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+            )
             return FIRST_USER + number, held
     held.close()
     raise SandboxError(f"more than {USERS:,} ranks at once: no number of a user is free")

@@ -18,18 +18,22 @@ from collectives_course.submission import Submission
 from collectives_course.verdict import Failed
 
 MAX_CELLS = 1 << 18  # ranks times chunks; a proof needs p + 1 bytes for each
-MAX_MOVED = 1 << 18  # chunks that move in all steps together, of which a proof copies p + 1 bytes each
+# Chunks that move in all steps together, of which a proof copies p + 1 bytes each.
+MAX_MOVED = 1 << 18
 MAX_PLAYER_RANKS, MAX_PLAYER_MOVED = 16, 4096
 
 
 def schedules(
     submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]]
 ) -> Iterator[tuple[str, Schedule]]:
-    """Yield each case's all-reduce schedule and call as text. A case is a number of ranks and the arguments.
+    """Yield each case's all-reduce schedule and call as text.
 
-    Raises Failed for another value, another collective, another number of ranks, and for more cells or moved chunks
-    than a proof is made for. What the caller does with a schedule, its proof for example, counts as the submission's
-    time, as the call does: raises TimedOut if both have used the criterion's time.
+    A case is a number of ranks and the arguments.
+
+    Raises Failed for another value, another collective, another number of ranks, and for more cells
+    or moved chunks than a proof is made for. What the caller does with a schedule, its proof for
+    example, counts as the submission's time, as the call does: raises TimedOut if both have used
+    the criterion's time.
     """
     for p, arguments in cases:
         call = f"{function}({', '.join(map(_short, arguments))})"
@@ -46,24 +50,34 @@ def _short(argument: Any) -> str:
     return f"{argument:,}" if isinstance(argument, int) and argument > 9999 else str(argument)[:40]
 
 
-def check_schedule(call: str, schedule: Any, p: int, collective: str = "all_reduce", root: int | None = None) -> None:
+def check_schedule(
+    call: str, schedule: Any, p: int, collective: str = "all_reduce", root: int | None = None
+) -> None:
     """Raise Failed unless this is a schedule of the collective on p ranks that is small enough to be proved."""
     if not isinstance(schedule, Schedule):
         raise Failed(f"{call}: got {type(schedule).__name__}, expected a Schedule")
     if schedule.collective != collective:
-        raise Failed(f"{call}: got a schedule for {str(schedule.collective)[:40]!r}, expected {collective!r}")
+        raise Failed(
+            f"{call}: got a schedule for {str(schedule.collective)[:40]!r}, expected {collective!r}"
+        )
     if schedule.p != p:
         raise Failed(f"{call}: got a schedule for {_count(schedule.p)} ranks, expected {p}")
     if schedule.switches:
-        raise Failed(f"{call}: got a schedule with {_count(schedule.switches)} switches, expected ranks only")
+        raise Failed(
+            f"{call}: got a schedule with {_count(schedule.switches)} switches, expected ranks only"
+        )
     if schedule.root != root:
-        raise Failed(f"{call}: got root={schedule.root}, expected {'none' if root is None else root}")
+        raise Failed(
+            f"{call}: got root={schedule.root}, expected {'none' if root is None else root}"
+        )
     _check_small(call, schedule)
 
 
 def _check_small(call: str, schedule: Schedule) -> None:
     if schedule.k > MAX_CELLS // schedule.p:
-        raise Failed(f"{call}: got {_count(schedule.k)} chunks, expected at most {MAX_CELLS // schedule.p:,}")
+        raise Failed(
+            f"{call}: got {_count(schedule.k)} chunks, expected at most {MAX_CELLS // schedule.p:,}"
+        )
     if moved(schedule) > MAX_MOVED:
         raise Failed(f"{call}: {moved(schedule):,.0f} chunks move, expected at most {MAX_MOVED:,}")
 
@@ -105,7 +119,11 @@ def failed(call: str, schedule: Schedule, error: ScheduleError) -> Failed:
 
 def player_details(call: str, schedule: Schedule) -> dict[str, Any]:
     """Return what a report needs to play the schedule, nothing if it is too large or names ranks that are not."""
-    if schedule.p > MAX_PLAYER_RANKS or moved(schedule) > MAX_PLAYER_MOVED or not _is_possible(schedule):
+    if (
+        schedule.p > MAX_PLAYER_RANKS
+        or moved(schedule) > MAX_PLAYER_MOVED
+        or not _is_possible(schedule)
+    ):
         return {}
     from collectives.figures.player import player_data  # imports matplotlib
 
@@ -115,16 +133,28 @@ def player_details(call: str, schedule: Schedule) -> dict[str, Any]:
 def _is_possible(schedule: Schedule) -> bool:
     p, k = schedule.p, schedule.k
     return all(
-        ((step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)).all()
+        (
+            (step.src >= 0)
+            & (step.src < p)
+            & (step.dst >= 0)
+            & (step.dst < p)
+            & (step.src != step.dst)
+        ).all()
         and ((step.chunk >= 0) & (step.count >= 1) & (step.chunk <= k - step.count)).all()
         for step in schedule.steps()
     )
 
 
 def prove_each(
-    submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]], one_port: bool = False
+    submission: Submission,
+    function: str,
+    cases: Iterable[tuple[int, tuple[Any, ...]]],
+    one_port: bool = False,
 ) -> None:
-    """Prove all cases' schedules. Raise what the first wrong one gives, with half the share of the right ones."""
+    """Prove all cases' schedules.
+
+    Raise what the first wrong one gives, with half the share of the right ones.
+    """
     cases = list(cases)
     wrong, first = 0, None
     for call, schedule in schedules(submission, function, cases):
@@ -132,12 +162,19 @@ def prove_each(
         if error is not None:
             wrong, first = wrong + 1, first or failed(call, schedule, error)
     if first is not None:
-        others = f"; {wrong - 1} of the other {len(cases) - 1} schedules are wrong, too" if wrong > 1 else ""
+        others = (
+            f"; {wrong - 1} of the other {len(cases) - 1} schedules are wrong, too"
+            if wrong > 1
+            else ""
+        )
         raise Failed(f"{first}{others}", share=(1 - wrong / len(cases)) / 2, **first.details)
 
 
 def seconds(call: str, schedule: Schedule, machine: Machine, n: int) -> float:
-    """Return the simulated seconds for n bytes. Raises Failed if the schedule does not fit the machine."""
+    """Return the simulated seconds for n bytes.
+
+    Raises Failed if the schedule does not fit the machine.
+    """
     try:
         return simulate(schedule, machine, n).seconds
     except ValueError as error:  # ScheduleError, too
@@ -154,7 +191,10 @@ def table(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
         )
         for row in rows
     )

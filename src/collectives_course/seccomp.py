@@ -1,12 +1,13 @@
 """A filter of system calls (seccomp) for the sandbox: it lets through what Python, numpy and torch need, and no more.
 
-So there is no process, no socket, no namespace and no memory that outlives its mapping. Two ranks cannot signal each
-other by locks or watches on files that both can see, by the page cache, or by futexes that are not private. What stays
-open is what nobody can close here: how busy processor, memory and disk are. A call that is not allowed fails with
-EPERM.
+So there is no process, no socket, no namespace and no memory that outlives its mapping. Two ranks
+cannot signal each other by locks or watches on files that both can see, by the page cache, or by
+futexes that are not private. What stays open is what nobody can close here: how busy processor,
+memory and disk are. A call that is not allowed fails with EPERM.
 
-The filter is a program of the kernel's classic packet filter: 8 bytes an instruction. libseccomp could write it, but
-its Python bindings on PyPI (pyseccomp) have had no release since 2021 and need a library of the system.
+The filter is a program of the kernel's classic packet filter: 8 bytes an instruction. libseccomp
+could write it, but its Python bindings on PyPI (pyseccomp) have had no release since 2021 and need
+a library of the system.
 """
 
 import errno
@@ -14,7 +15,8 @@ import platform
 import struct
 from collections.abc import Iterable, Iterator
 
-# The number of each allowed call on x86_64 and on the architectures that share the generic table; -1: not there.
+# The number of each allowed call on x86_64 and on the architectures that share the generic table;
+# -1: not there.
 ALLOWED = {
     # memory
     "brk": (12, 214), "membarrier": (324, 283), "mprotect": (10, 226), "mremap": (25, 216), "munmap": (11, 215),
@@ -57,19 +59,25 @@ ALLOWED = {
 CLONE, CLONE3, FCNTL, IOCTL, PRCTL = (56, 220), (435, 435), (72, 25), (16, 29), (157, 167)
 FUTEX, MADVISE, MMAP = (202, 98), (28, 233), (9, 222)
 CLONE_THREAD = 0x10000
-FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030)  # another number of a file, and its flags; no lock, no lease, no watch
-IOCTL_ALLOWED = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal, how wide, bytes to read, flags
-PRCTL_ALLOWED = (8, 15, 16, 23, 27, 38, 39, 47)  # names of threads, and what setpriv asks; not to outlive the grader
+# Another number of a file, and its flags; no lock, no lease, no watch.
+FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030)
+# Is it a terminal, how wide, bytes to read, flags.
+IOCTL_ALLOWED = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# Names of threads, and what setpriv asks; not to outlive the grader.
+PRCTL_ALLOWED = (8, 15, 16, 23, 27, 38, 39, 47)
 FUTEX_PRIVATE = 128
-MAP_SHARED = 1  # also a bit of MAP_SHARED_VALIDATE; what is shared stays in memory when no process maps it
+# Also a bit of MAP_SHARED_VALIDATE; what is shared stays in memory when no process maps it.
+MAP_SHARED = 1
 MADV_COLD = 20  # from here on: what takes pages out of memory, and what brings them there
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7), "riscv64": (1, 0xC00000F3)}
-NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # where the kernel puts them; an argument has 8 bytes, the low ones first
+# Where the kernel puts them; an argument has 8 bytes, the low ones first.
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 REFUSE, MISSING = FAIL | errno.EPERM, FAIL | errno.ENOSYS
-FIRST_UNKNOWN = 449  # from here on are calls that this list has not judged, and the x32 calls of x86_64
+# From here on are calls that this list has not judged, and the x32 calls of x86_64.
+FIRST_UNKNOWN = 449
 
 Instruction = tuple[int, int, int, int]
 
@@ -80,13 +88,25 @@ def has_filter() -> bool:
 
 
 def program(machine: str = "") -> bytes:
-    """Return the filter for a machine (default: this one) as ``bwrap --seccomp`` reads it. Raises KeyError."""
+    """Return the filter for a machine (default: this one) as ``bwrap --seccomp`` reads it.
+
+    Raises KeyError.
+    """
     table, architecture = MACHINES[machine or platform.machine()]
-    code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER)]
+    code = [
+        (LOAD, 0, 0, ARCHITECTURE),
+        (EQUAL, 1, 0, architecture),
+        (RETURN, 0, 0, REFUSE),
+        (LOAD, 0, 0, NUMBER),
+    ]
     code += _if(AT_LEAST, FIRST_UNKNOWN, MISSING)  # libraries then take an older call
     code += _if(EQUAL, CLONE3[table], MISSING)  # its flags are in memory; libraries then call clone
     code += _if_any((each[table] for each in ALLOWED.values() if each[table] >= 0), ALLOW)
-    for numbers, index, values in ((FCNTL, 1, FCNTL_ALLOWED), (IOCTL, 1, IOCTL_ALLOWED), (PRCTL, 0, PRCTL_ALLOWED)):
+    for numbers, index, values in (
+        (FCNTL, 1, FCNTL_ALLOWED),
+        (IOCTL, 1, IOCTL_ALLOWED),
+        (PRCTL, 0, PRCTL_ALLOWED),
+    ):
         code += _with_argument(numbers[table], index, _if_any(values, ALLOW), REFUSE)
     code += _with_argument(CLONE[table], 0, _if(ANY_BIT, CLONE_THREAD, ALLOW), REFUSE)
     code += _with_argument(MMAP[table], 3, _if(ANY_BIT, MAP_SHARED, REFUSE), ALLOW)
@@ -106,7 +126,9 @@ def _if_any(values: Iterable[int], verdict: int) -> list[Instruction]:
     return [each for value in values for each in _if(EQUAL, value, verdict)]
 
 
-def _with_argument(number: int, index: int, body: list[Instruction], otherwise: int) -> Iterator[Instruction]:
+def _with_argument(
+    number: int, index: int, body: list[Instruction], otherwise: int
+) -> Iterator[Instruction]:
     """Look at one argument of one call, and return ``otherwise`` where the body goes on."""
     yield EQUAL, 0, len(body) + 2, number
     yield LOAD, 0, 0, ARGUMENTS + 8 * index

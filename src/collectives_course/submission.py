@@ -1,7 +1,7 @@
 """A submission: the files that a student has handed in, and the functions with which criteria.py checks them.
 
-A student may change a folder while it is read. So a file is opened once, no link on the way to it is followed, and what
-was read is all that is looked at from then on.
+A student may change a folder while it is read. So a file is opened once, no link on the way to it
+is followed, and what was read is all that is looked at from then on.
 """
 
 import errno
@@ -23,7 +23,8 @@ from collectives_course.world import Network, RunResult, World
 
 MAX_FILE = 1 << 20
 MAX_RANKS = 16
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes to does not block
+# A pipe that nobody writes to does not block.
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 REASONS = {
     errno.ELOOP: "is a symbolic link, expected a file",
     errno.ENOENT: "is missing in the submission",
@@ -45,10 +46,15 @@ class HandedIn:
 
 
 def submissions_in(folder: Path) -> list[Path]:
-    """List the folders in a class's folder, by name, links too. Raises ValueError if there is none."""
+    """List the folders in a class's folder, by name, links too.
+
+    Raises ValueError if there is none.
+    """
     found = [each for each in _folders(folder) if not _is_skipped(each.name)]
     if not found:
-        raise ValueError(f"submissions: got {folder}, expected a folder with a folder for each student")
+        raise ValueError(
+            f"submissions: got {folder}, expected a folder with a folder for each student"
+        )
     return found
 
 
@@ -60,7 +66,9 @@ def skipped(folder: Path) -> list[str]:
 def _folders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(folder / each.name for each in entries if each.is_symlink() or each.is_dir())
+            return sorted(
+                folder / each.name for each in entries if each.is_symlink() or each.is_dir()
+            )
     except OSError as error:
         raise ValueError(
             f"submissions: got {folder}, expected a folder with a folder for each: {error.strerror}"
@@ -116,10 +124,11 @@ def _open(folder: Path, name: str) -> int:
 class Submission:
     """A submission as a check sees it: functions that run it, each rank in its own sandbox.
 
-    ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
-    of tests come from ``random``, whose secret no rank sees: the same data for the same secret. ``limit``: the seconds
-    that a rank may use in all calls together (`collectives_course.world`). After `close`, ``spent``, ``waited`` and
-    ``called`` have the seconds that its ranks have used, have waited for a processor, and that all calls took.
+    ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may
+    show them. The data of tests come from ``random``, whose secret no rank sees: the same data for
+    the same secret. ``limit``: the seconds that a rank may use in all calls together
+    (`collectives_course.world`). After `close`, ``spent``, ``waited`` and ``called`` have the
+    seconds that its ranks have used, have waited for a processor, and that all calls took.
     """
 
     folder: Path
@@ -150,21 +159,35 @@ class Submission:
         file: str = "",
         **more: Any,
     ) -> RunResult:
-        """Call a function on as many ranks as there are lists of arguments. A Comm goes before the arguments.
+        """Call a function on as many ranks as there are lists of arguments.
 
-        Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
+        A Comm goes before the arguments.
+
+        Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing
+        more after that.
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
-        playing = world(channels, network or Network(), self.limit, file or self.file, self.limits.memory, **more)
+        playing = world(
+            channels,
+            network or Network(),
+            self.limit,
+            file or self.file,
+            self.limits.memory,
+            **more,
+        )
         return self._played(playing, call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
         """Call a function in one process, without a Comm, and return its value, a `Schedule` too."""
         (process,) = self.ranks(1)
-        playing = World([process.channel], Network(), self.limit, file or self.file, self.limits.memory)
+        playing = World(
+            [process.channel], Network(), self.limit, file or self.file, self.limits.memory
+        )
         return self._played(playing, function, [list(arguments)], alone=True).values[0]
 
-    def _played(self, playing: World, call: str, arguments: list[list[Any]], alone: bool = False) -> RunResult:
+    def _played(
+        self, playing: World, call: str, arguments: list[list[Any]], alone: bool = False
+    ) -> RunResult:
         start = time.monotonic()
         try:
             return playing.run(call, arguments, alone)
@@ -213,10 +236,12 @@ class Submission:
 
 @dataclass(frozen=True)
 class Criterion:
-    """``check`` raises `Failed` with a message that teaches, or returns. ``text`` is for the student.
+    """``check`` raises `Failed` with a message that teaches, or returns.
 
-    Any other error of a check is the grader's fault, and the criterion counts as not graded. A check therefore reads
-    what the submission returned within `reading`, or looks at its type first.
+    ``text`` is for the student.
+
+    Any other error of a check is the grader's fault, and the criterion counts as not graded. A
+    check therefore reads what the submission returned within `reading`, or looks at its type first.
     A dict that ``check`` returns is the details of a criterion that is passed.
     """
 
@@ -229,7 +254,8 @@ class Criterion:
 def drawn_case(submission: Submission, nth: int) -> tuple[int, int]:
     """Draw a number of ranks other than 4, and a length that it divides, for the nth criterion that counts or times.
 
-    Each of five criteria in a row gets another number, so all of 3 and 5 to 8 come in every grading.
+    Each of five criteria in a row gets another number, so all of 3 and 5 to 8 come in every
+    grading.
     """
     random = np.random.default_rng([submission.number, 21])
     ranks = random.permutation([3, 5, 6, 7, 8])
@@ -246,24 +272,43 @@ def random_buffers(submission: Submission, p: int, n: int) -> list[NDArray[np.fl
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise Failed for errors within, as the fault of the value that the submission returned. ``what`` names it."""
+    """Raise Failed for errors within, as the fault of the value that the submission returned.
+
+    ``what`` names it.
+    """
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise Failed(f"{what}: the value returned cannot be read: {type(error).__name__}: {error}") from None
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise Failed(
+            f"{what}: the value returned cannot be read: {type(error).__name__}: {error}"
+        ) from None
 
 
-def check_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
-    """Raise Failed unless this argument of every rank is as expected now. Names the first wrong rank and element.
+def check_equal(
+    result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0
+) -> None:
+    """Raise Failed unless this argument of every rank is as expected now.
 
-    Whole numbers are compared exactly: of large ones the tolerance of floats would hide what rounding has lost.
+    Names the first wrong rank and element.
+
+    Whole numbers are compared exactly: of large ones the tolerance of floats would hide what
+    rounding has lost.
     """
     for rank, (after, wanted) in enumerate(zip(result.arguments, expected, strict=True)):
         found = after[argument]
         if found is None or found.shape != wanted.shape:
             raise Failed(f"{what}: rank {rank} has {_shape(found)}, expected {_shape(wanted)}")
         is_float = "f" in found.dtype.kind + wanted.dtype.kind
-        wrong = np.flatnonzero(~np.isclose(found, wanted, rtol=1e-12, atol=0) if is_float else found != wanted)
+        wrong = np.flatnonzero(
+            ~np.isclose(found, wanted, rtol=1e-12, atol=0) if is_float else found != wanted
+        )
         if wrong.size:
             raise Failed(f"{what}: rank {rank}, {_difference(found, wanted, wrong)}")
 
@@ -284,8 +329,15 @@ def check_bounds(submission: Submission, n: int, p: int) -> None:
     found = returned.tolist() if isinstance(returned, np.ndarray) else returned
     small, larger = divmod(n, p)
     wanted = [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
-    if not isinstance(found, list) or not all(isinstance(each, int) for each in found) or found != wanted:
-        raise Failed(f"bounds({n}, {p}): got {returned!r:.80}, expected {wanted}: larger chunks first", share=0.5)
+    if (
+        not isinstance(found, list)
+        or not all(isinstance(each, int) for each in found)
+        or found != wanted
+    ):
+        raise Failed(
+            f"bounds({n}, {p}): got {returned!r:.80}, expected {wanted}: larger chunks first",
+            share=0.5,
+        )
 
 
 def all_equal(result: RunResult, what: str, argument: int = 0) -> None:
@@ -294,7 +346,9 @@ def all_equal(result: RunResult, what: str, argument: int = 0) -> None:
     for rank, after in enumerate(result.arguments):
         if after[argument].tobytes() != first.tobytes():
             wrong = np.flatnonzero(after[argument] != first)
-            raise Failed(f"{what}: ranks 0 and {rank} differ, {_difference(after[argument], first, wrong)}")
+            raise Failed(
+                f"{what}: ranks 0 and {rank} differ, {_difference(after[argument], first, wrong)}"
+            )
 
 
 def _difference(found: NDArray[Any], wanted: NDArray[Any], wrong: NDArray[Any]) -> str:

@@ -1,11 +1,12 @@
 """A training run: its collectives carried out, timed and counted here, and the model that a submission has to equal.
 
-A rank's clock goes on when it computes a layer and when it waits for a collective. The network carries one collective
-after another, each when all ranks have started it: alpha + beta * bytes. Which layers a rank computes, in which order,
-is known before; the rank learns the factor of a layer's gradient when its computing has ended.
+A rank's clock goes on when it computes a layer and when it waits for a collective. The network
+carries one collective after another, each when all ranks have started it: alpha + beta * bytes.
+Which layers a rank computes, in which order, is known before; the rank learns the factor of a
+layer's gradient when its computing has ended.
 
-The model has layers with tanh between them, and is trained by plain gradient descent. The loss of a sample is half the
-square of the distance to its target. Everything is float64.
+The model has layers with tanh between them, and is trained by plain gradient descent. The loss of a
+sample is half the square of the distance to its target. Everything is float64.
 """
 
 from collections import Counter
@@ -40,7 +41,8 @@ class Computation(NamedTuple):
 class Collective:
     """One collective: what it is, in which step rank 0 or a faster one started it, and when it went over the network.
 
-    ``step`` is -1 before the first. ``started`` has each rank's time, ``line`` the line that started it first.
+    ``step`` is -1 before the first. ``started`` has each rank's time, ``line`` the line that
+    started it first.
     """
 
     kind: str
@@ -81,7 +83,11 @@ class TrainingResult(RunResult):
     def spans(self) -> list[Activity]:
         """Return what the ranks computed, and what the network carried for each."""
         sums = [(nth, each) for nth, each in enumerate(self.reduced) if each.result is not None]
-        carried = [Activity(r, REDUCE, nth, one.begin, one.end, one.bytes) for nth, one in sums for r in one.started]
+        carried = [
+            Activity(r, REDUCE, nth, one.begin, one.end, one.bytes)
+            for nth, one in sums
+            for r in one.started
+        ]
         return self.computed + carried
 
 
@@ -108,7 +114,10 @@ class TrainingWorld(World):
         self.spans: list[Activity] = []
 
     def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> TrainingResult:
-        """Call a function as `World.run` does. Raises Failed, too, if a rank has not computed everything."""
+        """Call a function as `World.run` does.
+
+        Raises Failed, too, if a rank has not computed everything.
+        """
         result = super().run(call, arguments, alone)
         for rank, expected in enumerate(self.computations):
             if self.computed[rank] < len(expected):
@@ -117,7 +126,9 @@ class TrainingWorld(World):
                     f"rank {rank} returned without {_named(missing.phase, missing.layer)}, step {missing.step}"
                 )
         seconds = max([result.seconds, *(each.end for each in self.collectives)])
-        return TrainingResult(result.values, result.arguments, [], seconds, [], self.collectives, self.spans)
+        return TrainingResult(
+            result.values, result.arguments, [], seconds, [], self.collectives, self.spans
+        )
 
     def on_compute(self, rank: Rank, question: dict[str, Any]) -> None:
         """Compute the next layer."""
@@ -125,7 +136,9 @@ class TrainingWorld(World):
         todo = self.computations[rank.number][self.computed[rank.number] :]
         if not todo or asked != (todo[0].phase, todo[0].layer):
             expected = _named(todo[0].phase, todo[0].layer) if todo else "nothing more"
-            raise Failed(f"rank {rank.number} (line {rank.line}) computes {_named(*asked)}, expected {expected}")
+            raise Failed(
+                f"rank {rank.number} (line {rank.line}) computes {_named(*asked)}, expected {expected}"
+            )
         self.computed[rank.number] += 1
         begin, rank.clock = rank.clock, rank.clock + todo[0].seconds
         self.spans.append(Activity(rank.number, todo[0].phase, todo[0].layer, begin, rank.clock))
@@ -133,13 +146,21 @@ class TrainingWorld(World):
 
     def on_start(self, rank: Rank, question: dict[str, Any]) -> None:
         """Start the rank's next collective."""
-        array, number, src = question["array"], self.started[rank.number], _number(question["src"], len(self.ranks))
-        found = Collective(question["kind"], array.size, array.dtype.str, src, self._step(rank), rank.line)
+        array, number, src = (
+            question["array"],
+            self.started[rank.number],
+            _number(question["src"], len(self.ranks)),
+        )
+        found = Collective(
+            question["kind"], array.size, array.dtype.str, src, self._step(rank), rank.line
+        )
         if found.kind not in KINDS or array.dtype.kind != "f":
             raise ValueError
         self.bytes += array.nbytes
         if number >= MAX_COLLECTIVES or self.bytes > MAX_BYTES:
-            raise Failed(f"too many collectives: expected at most {MAX_COLLECTIVES:,}, and {MAX_BYTES:,} bytes")
+            raise Failed(
+                f"too many collectives: expected at most {MAX_COLLECTIVES:,}, and {MAX_BYTES:,} bytes"
+            )
         self._check_same(rank, number, found)
         self.collectives[number].arrays[rank.number] = array
         self.collectives[number].started[rank.number] = rank.clock
@@ -162,11 +183,18 @@ class TrainingWorld(World):
             self.collectives.append(found)
             return
         first = self.collectives[number]
-        if (first.kind, first.size, first.dtype, first.src) == (found.kind, found.size, found.dtype, found.src):
+        if (first.kind, first.size, first.dtype, first.src) == (
+            found.kind,
+            found.size,
+            found.dtype,
+            found.src,
+        ):
             return
         other = f"rank {next(iter(first.started))} (line {first.line}) {first}"
         mine = f"rank {rank.number} (line {rank.line}) starts {found}"
-        raise Failed(f"collective {number}: {mine}, {other}; all ranks start the same collectives in the same order")
+        raise Failed(
+            f"collective {number}: {mine}, {other}; all ranks start the same collectives in the same order"
+        )
 
     def _carry(self, number: int) -> None:
         """Carry out a collective that all ranks have started."""
@@ -197,7 +225,9 @@ class TrainingWorld(World):
         number = first.collective or 0
         missing = [rank for rank in self.ranks if self.started[rank.number] <= number]
         others = "; ".join(f"rank {rank.number} {self._doing(rank)}" for rank in missing[:4])
-        return f"rank {first.number} {self._doing(first)}, which not all ranks have started: {others}"
+        return (
+            f"rank {first.number} {self._doing(first)}, which not all ranks have started: {others}"
+        )
 
     def _doing(self, rank: Rank) -> str:
         if rank.collective is None:
@@ -249,8 +279,9 @@ class Shard(NamedTuple):
 class MLP:
     """A network: its widths, its parameters, and which layers are frozen or have the parameters of another.
 
-    ``parameters`` has the weight and the bias of each layer with parameters of its own. ``factors[step][layer]``
-    multiply the gradient that comes back through a layer, ``seconds[layer]`` is the time of its backward pass.
+    ``parameters`` has the weight and the bias of each layer with parameters of its own.
+    ``factors[step][layer]`` multiply the gradient that comes back through a layer,
+    ``seconds[layer]`` is the time of its backward pass.
     """
 
     widths: tuple[int, ...]
@@ -273,13 +304,18 @@ class MLP:
     @property
     def names(self) -> list[str]:
         """Return the parameters' names."""
-        return [f"the {what} of layer {layer}" for layer in self.owners for what in ("weight", "bias")]
+        return [
+            f"the {what} of layer {layer}" for layer in self.owners for what in ("weight", "bias")
+        ]
 
     @property
     def trained(self) -> list[int]:
         """Return the indices of the parameters that are not frozen."""
         return [
-            2 * nth + which for nth, layer in enumerate(self.owners) if layer not in self.frozen for which in (0, 1)
+            2 * nth + which
+            for nth, layer in enumerate(self.owners)
+            if layer not in self.frozen
+            for which in (0, 1)
         ]
 
     @property
@@ -293,12 +329,17 @@ class MLP:
         for shard in shards:
             self._add(step, shard, total)
         samples = sum(len(shard.x) for shard in shards)
-        return [each / samples if index in self.trained else each * 0 for index, each in enumerate(total)]
+        return [
+            each / samples if index in self.trained else each * 0
+            for index, each in enumerate(total)
+        ]
 
     def after(self, step: int, shards: Sequence[Shard], rate: float) -> "MLP":
         """Return the model after one step."""
         found = self.gradient(step, shards)
-        changed = tuple(each - rate * slope for each, slope in zip(self.parameters, found, strict=True))
+        changed = tuple(
+            each - rate * slope for each, slope in zip(self.parameters, found, strict=True)
+        )
         return replace(self, parameters=changed)
 
     def computations(self, skips: Sequence[Sequence[int]]) -> list[Computation]:
@@ -306,10 +347,15 @@ class MLP:
         computations = []
         for step, skip in enumerate(skips):
             used = [layer for layer in range(self.layers) if layer not in skip]
-            computations += [Computation(step, layer, "forward", FORWARD_SHARE * self.seconds[layer]) for layer in used]
+            computations += [
+                Computation(step, layer, "forward", FORWARD_SHARE * self.seconds[layer])
+                for layer in used
+            ]
             for layer in reversed(used):
                 factor = float(self.factors[step, layer])
-                computations.append(Computation(step, layer, "backward", self.seconds[layer], factor))
+                computations.append(
+                    Computation(step, layer, "backward", self.seconds[layer], factor)
+                )
         return computations
 
     def _index(self, layer: int) -> int:
@@ -335,7 +381,9 @@ class MLP:
 
 
 def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Put parameters, the last first, into buckets of at most ``most`` bytes. A larger one has its own.
+    """Put parameters, the last first, into buckets of at most ``most`` bytes.
+
+    A larger one has its own.
 
     >>> greedy([50, 10, 40, 30, 200], 100)
     [[4], [3, 2, 1], [0]]
@@ -351,7 +399,10 @@ def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
 def exposed(model: MLP, network: Network, most: int) -> float:
     """Return the seconds of a step's communication that buckets of at most ``most`` bytes cannot hide."""
     buckets = greedy(model.sizes, most)
-    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in buckets]
+    costs = [
+        network.alpha + network.beta * sum(model.sizes[index] for index in bucket)
+        for bucket in buckets
+    ]
     return overlap.exposed([_ready(model, bucket) for bucket in buckets], costs)
 
 
@@ -363,16 +414,25 @@ def _ready(model: MLP, bucket: Sequence[int]) -> float:
     return sum(each.seconds for each in todo[: last + 1])
 
 
-def random_model(random: np.random.Generator, widths: Sequence[int], seconds: Sequence[float], steps: int) -> MLP:
+def random_model(
+    random: np.random.Generator, widths: Sequence[int], seconds: Sequence[float], steps: int
+) -> MLP:
     """Draw a model with random parameters."""
     parameters = []
     for inputs, outputs in pairwise(widths):
-        parameters += [random.standard_normal((outputs, inputs)) / inputs**0.5, random.standard_normal(outputs) / 4]
+        parameters += [
+            random.standard_normal((outputs, inputs)) / inputs**0.5,
+            random.standard_normal(outputs) / 4,
+        ]
     factors = random.uniform(0.7, 1.4, (steps, len(widths) - 1))
     return MLP(tuple(widths), tuple(parameters), factors, tuple(seconds))
 
 
-def random_shard(random: np.random.Generator, model: MLP, samples: int, skip: tuple[int, ...] = ()) -> Shard:
+def random_shard(
+    random: np.random.Generator, model: MLP, samples: int, skip: tuple[int, ...] = ()
+) -> Shard:
     """Draw a shard of random samples."""
-    x, y = (random.standard_normal((samples, width)) for width in (model.widths[0], model.widths[-1]))
+    x, y = (
+        random.standard_normal((samples, width)) for width in (model.widths[0], model.widths[-1])
+    )
     return Shard(x, y, skip)

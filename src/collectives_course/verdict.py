@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "timeout", "crashed", "blocked", "ungraded"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-# Control characters could clear a terminal, format characters reverse the order of letters, and half a surrogate pair
-# cannot be written as UTF-8.
+# Control characters could clear a terminal, format characters reverse the order of letters, and
+# half a surrogate pair cannot be written as UTF-8.
 UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -52,7 +52,10 @@ class Blocked(EndedError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One criterion: ``points`` out of ``of``. ``details`` may have ``grid`` (text) and ``player`` (schedule data)."""
+    """One criterion: ``points`` out of ``of``.
+
+    ``details`` may have ``grid`` (text) and ``player`` (schedule data).
+    """
 
     criterion: str
     text: str
@@ -68,7 +71,8 @@ class Verdict:
 class Grade:
     """All verdicts on one submission, in the order of the assignment's criteria.
 
-    ``secret``: the hexadecimal number from which the test data were drawn; `grade` with it gives the same points.
+    ``secret``: the hexadecimal number from which the test data were drawn; `grade` with it gives
+    the same points.
     """
 
     assignment: str
@@ -102,13 +106,18 @@ class Grade:
 
 
 def printable(text: str) -> str:
-    r"""Escape a text's control, format and surrogate characters. Line breaks stay, tabs become spaces.
+    r"""Escape a text's control, format and surrogate characters.
+
+    Line breaks stay, tabs become spaces.
 
     >>> printable("expected\t10\r\ngot\x1b[32m 10")
     'expected        10\ngot\\x1b[32m 10'
     """
     text = text.replace("\r\n", "\n").expandtabs()
-    return "".join(each if each == "\n" or unicodedata.category(each) not in UNSAFE else _escape(each) for each in text)
+    return "".join(
+        each if each == "\n" or unicodedata.category(each) not in UNSAFE else _escape(each)
+        for each in text
+    )
 
 
 def line(text: str) -> str:

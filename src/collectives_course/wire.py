@@ -1,9 +1,9 @@
 """The protocol between a rank of a student and the grader: whole values as frames, one question or answer at a time.
 
-A frame is two lengths (header, payload: 4 and 8 bytes, little-endian), the header as JSON, then the bytes of the arrays
-one after another. Nothing that is read here is executed, and sizes, shapes and dtypes are checked before memory is
-taken for them. `numpy.lib.format` does neither: it parses an array's header as Python, and takes the memory that the
-header asks for before it reads.
+A frame is two lengths (header, payload: 4 and 8 bytes, little-endian), the header as JSON, then the
+bytes of the arrays one after another. Nothing that is read here is executed, and sizes, shapes and
+dtypes are checked before memory is taken for them. `numpy.lib.format` does neither: it parses an
+array's header as Python, and takes the memory that the header asks for before it reads.
 """
 
 import json
@@ -24,7 +24,8 @@ MAX_HEADER, MAX_PAYLOAD = 1 << 20, 32 << 20
 MAX_STEPS, MAX_ROWS = 1 << 16, 1 << 19  # of a schedule that is sent
 KINDS = "biufc"
 DTYPE = re.compile(rf"[<>|][{KINDS}]\d{{1,2}}")
-FIELDS = ("collective", "p", "k", "root", "one_port", "ranks_per_node")  # of a schedule, besides its steps
+# Of a schedule, besides its steps.
+FIELDS = ("collective", "p", "k", "root", "one_port", "ranks_per_node")
 PIECE = 1 << 20
 
 
@@ -39,7 +40,8 @@ class GoneError(Exception):
 class Connection:
     """One end of a connection. A blocking one waits in `send` and `receive`, another never does.
 
-    ``moved`` counts the pieces that have come or gone, ``header`` is the size of the last value's header in bytes.
+    ``moved`` counts the pieces that have come or gone, ``header`` is the size of the last value's
+    header in bytes.
     """
 
     def __init__(self, end: socket.socket, blocking: bool = True) -> None:
@@ -76,8 +78,9 @@ class Connection:
     def receive(self) -> list[Any]:
         """Return the value that has arrived as a whole, or none.
 
-        Raises GoneError, or WireError for bytes that are no value, and for an end that speaks before it has read the
-        last answer: one that only sends would otherwise fill this process's memory.
+        Raises GoneError, or WireError for bytes that are no value, and for an end that speaks
+        before it has read the last answer: one that only sends would otherwise fill this process's
+        memory.
         """
         try:
             piece = self.end.recv(PIECE)
@@ -109,7 +112,10 @@ class Connection:
         return values[0]
 
     def wait(self, seconds: float) -> Any:
-        """Return the next value. Raises TimeoutError after so many seconds, and what `receive` raises."""
+        """Return the next value.
+
+        Raises TimeoutError after so many seconds, and what `receive` raises.
+        """
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.end, selectors.EVENT_READ)
@@ -137,7 +143,10 @@ def pack(value: Any) -> bytes:
 
 
 def frame_size(start: bytes | bytearray) -> int:
-    """Return the bytes of the frame that begins so. Raises WireError for a larger one than is allowed."""
+    """Return the bytes of the frame that begins so.
+
+    Raises WireError for a larger one than is allowed.
+    """
     header, payload = LENGTHS.unpack_from(start)
     if header > MAX_HEADER or payload > MAX_PAYLOAD:
         limit = f"at most {MAX_HEADER:,} and {MAX_PAYLOAD:,} bytes"
@@ -150,7 +159,14 @@ def unpack(frame: bytes) -> Any:
     end = LENGTHS.size + LENGTHS.unpack_from(frame)[0]
     try:
         return _Reader(memoryview(frame)[end:]).value(json.loads(frame[LENGTHS.size : end]))
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise WireError(f"unreadable frame: {error}") from None
 
 
@@ -166,18 +182,24 @@ def _plain(value: Any, arrays: list[bytes]) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {"#": "dict", "items": [[str(key), _plain(each, arrays)] for key, each in value.items()]}
+        return {
+            "#": "dict",
+            "items": [[str(key), _plain(each, arrays)] for key, each in value.items()],
+        }
     if isinstance(value, list | tuple):
         return [_plain(each, arrays) for each in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise WireError(f"a value of type {type(value).__name__} cannot be sent; expected numbers, text, lists or arrays")
+    raise WireError(
+        f"a value of type {type(value).__name__} cannot be sent; expected numbers, text, lists or arrays"
+    )
 
 
 def _columns(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule's fields, its steps one after another in five columns, and how many rows each step has.
 
-    The steps are made one by one, so that a schedule without end is refused before memory is used up.
+    The steps are made one by one, so that a schedule without end is refused before memory is used
+    up.
     """
     _check_at_most("steps", schedule.nsteps, MAX_STEPS)
     steps, total = [], 0
@@ -186,7 +208,8 @@ def _columns(schedule: Schedule) -> dict[str, Any]:
         total += len(step)
         _check_at_most("rows", total, MAX_ROWS)
     columns = [
-        np.concatenate([getattr(step, name) for step in steps] or [np.zeros(0, np.int64)]) for name in Step.__slots__
+        np.concatenate([getattr(step, name) for step in steps] or [np.zeros(0, np.int64)])
+        for name in Step.__slots__
     ]
     rows = np.array([len(step) for step in steps], np.int64)
     return {**{name: getattr(schedule, name) for name in FIELDS}, "rows": rows, "columns": columns}
@@ -198,9 +221,14 @@ def _check_at_most(what: str, got: int, most: int) -> None:
 
 
 def array_type(found: dict[str, Any]) -> tuple[np.dtype[Any], list[int]]:
-    """Return the dtype and the shape of an array that a frame names. Raises WireError if there is no such array."""
+    """Return the dtype and the shape of an array that a frame names.
+
+    Raises WireError if there is no such array.
+    """
     name, shape = found["dtype"], found["shape"]
-    lengths_fit = isinstance(shape, list) and len(shape) <= 8 and all(_is_length(each) for each in shape)
+    lengths_fit = (
+        isinstance(shape, list) and len(shape) <= 8 and all(_is_length(each) for each in shape)
+    )
     if not isinstance(name, str) or not DTYPE.fullmatch(name) or not lengths_fit:
         raise WireError(f"no array of numbers: {str(name)[:40]!r} {str(shape)[:40]}")
     return np.dtype(name), shape
@@ -220,12 +248,15 @@ class _Reader:
         if isinstance(found, list):
             return [self.value(each) for each in found]
         if isinstance(found, str):
-            return found.encode(errors="replace").decode()  # half a pair of surrogates fits into no file
+            # Half a pair of surrogates fits into no file.
+            return found.encode(errors="replace").decode()
         if isinstance(found, int) and not -(1 << 63) <= found < 1 << 64:
             raise WireError("a whole number of more than 64 bits")  # no float and no array holds it
         if not isinstance(found, dict):
             return found
-        return {"array": self.array, "schedule": self.schedule, "dict": self.items}[found["#"]](found)
+        return {"array": self.array, "schedule": self.schedule, "dict": self.items}[found["#"]](
+            found
+        )
 
     def items(self, found: dict[str, Any]) -> dict[str, Any]:
         return {str(self.value(key)): self.value(each) for key, each in found["items"]}
@@ -243,7 +274,16 @@ class _Reader:
         rows, columns = given["rows"], given["columns"]
         _check_at_most("steps", rows.size, MAX_STEPS)
         ends = np.cumsum(rows)
-        if rows.ndim != 1 or (rows < 0).any() or any(each.shape != (int(rows.sum()),) for each in columns):
+        if (
+            rows.ndim != 1
+            or (rows < 0).any()
+            or any(each.shape != (int(rows.sum()),) for each in columns)
+        ):
             raise WireError("schedule: rows and columns differ in length")
-        steps = [Step(*(each[end - n : end] for each in columns)) for n, end in zip(rows, ends, strict=True)]
-        return Schedule(nsteps=len(steps), make=steps.__getitem__, **{name: given[name] for name in FIELDS})
+        steps = [
+            Step(*(each[end - n : end] for each in columns))
+            for n, end in zip(rows, ends, strict=True)
+        ]
+        return Schedule(
+            nsteps=len(steps), make=steps.__getitem__, **{name: given[name] for name in FIELDS}
+        )

@@ -1,13 +1,13 @@
 """Ranks of a submission and the messages between them: moved, timed and counted here, outside the students' processes.
 
-Time is simulated, so that every run gives the same: a message of m bytes takes ``alpha + beta * m`` seconds, a rank's
-port carries one outgoing and one incoming message at a time, and computing takes no time. With small buffers a send
-returns when its message has been received; otherwise at once.
+Time is simulated, so that every run gives the same: a message of m bytes takes ``alpha + beta * m``
+seconds, a rank's port carries one outgoing and one incoming message at a time, and computing takes
+no time. With small buffers a send returns when its message has been received; otherwise at once.
 
-A rank is charged for what it computes, for what the grader computes to read its bytes, and for what it sleeps in its
-turn, however often it asks something in between.
-Its waits for a processor, for a message or for the grader are free, so a busy machine gives the same verdict as an idle
-one. In a criterion a rank may compute for ``limit`` seconds, less what all ranks have slept.
+A rank is charged for what it computes, for what the grader computes to read its bytes, and for what
+it sleeps in its turn, however often it asks something in between. Its waits for a processor, for a
+message or for the grader are free, so a busy machine gives the same verdict as an idle one. In a
+criterion a rank may compute for ``limit`` seconds, less what all ranks have slept.
 """
 
 import math
@@ -24,10 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives_course import wire
-from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, printable
+from collectives_course.verdict import (
+    Blocked,
+    Crashed,
+    EndedError,
+    Failed,
+    TimedOut,
+    Ungraded,
+    printable,
+)
 
 MAX_QUESTIONS = 200_000  # of all ranks, a message's sender and receiver ask one each
-MAX_QUESTION = 4 << 10  # bytes of a question's header; its arrays are payload, and cost far less to read
+# Bytes of a question's header; its arrays are payload, and cost far less to read.
+MAX_QUESTION = 4 << 10
 MAX_UNRECEIVED = 256 << 20  # bytes
 MAX_WAIT = 100  # times the limit: longer than the slowest call on a busy machine
 TICK = 0.1  # seconds between two looks
@@ -53,7 +62,9 @@ def by_clock() -> Used:
 
 
 class UsageMeter:
-    """``usage`` tells what a rank uses, ``last`` is the last answer. ``spent``, ``slept``, ``waited``: seconds so far.
+    """``usage`` tells what a rank uses, ``last`` is the last answer.
+
+    ``spent``, ``slept``, ``waited``: seconds so far.
 
     What a rank has slept is part of what it has spent. What it has waited for a processor is not.
     """
@@ -68,12 +79,19 @@ class UsageMeter:
         self.count(self.usage())
 
     def count(self, used: Used, is_its_turn: bool = False) -> None:
-        """Count the time since the last look, by the ``used`` of now. Sleep counts only in the rank's turn.
+        """Count the time since the last look, by the ``used`` of now.
 
-        A look that comes late, because the grader itself waited for a processor, counts no more sleep than one in time.
+        Sleep counts only in the rank's turn.
+
+        A look that comes late, because the grader itself waited for a processor, counts no more
+        sleep than one in time.
         """
         now, computed = time.monotonic(), used.computed - self.last.computed
-        asleep = max(0.0, min(now - self.at, 2 * TICK) - computed) if is_its_turn and used.sleeps else 0.0
+        asleep = (
+            max(0.0, min(now - self.at, 2 * TICK) - computed)
+            if is_its_turn and used.sleeps
+            else 0.0
+        )
         self.slept += asleep
         self.spent += computed + asleep
         self.waited += used.waited - self.last.waited
@@ -83,8 +101,8 @@ class UsageMeter:
 class Channel(wire.Connection):
     """The grader's end of the connection to one rank, which never blocks.
 
-    ``ended`` says why the rank's process ended, ``stack`` the line at which it is. ``meter`` counts the time that the
-    rank uses, by ``usage``.
+    ``ended`` says why the rank's process ended, ``stack`` the line at which it is. ``meter`` counts
+    the time that the rank uses, by ``usage``.
     """
 
     def __init__(
@@ -100,7 +118,10 @@ class Channel(wire.Connection):
         self.meter = UsageMeter(usage)
 
     def receive(self) -> list[Any]:
-        """Return the value that has arrived as a whole, or none. What it costs this thread to read, the rank spends."""
+        """Return the value that has arrived as a whole, or none.
+
+        What it costs this thread to read, the rank spends.
+        """
         start = time.thread_time()
         try:
             return super().receive()
@@ -120,7 +141,10 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """The cost of a message, and whether a send waits for its receiver. ``late``: when each rank starts, in seconds."""
+    """The cost of a message, and whether a send waits for its receiver.
+
+    ``late``: when each rank starts, in seconds.
+    """
 
     alpha: float = 1e-6
     beta: float = 1e-9
@@ -206,9 +230,12 @@ ENDINGS: dict[str, tuple[str, ...]] = {"raise": ("kind", "text"), "return": ("va
 
 @dataclass
 class World:
-    """One call on all ranks. ``run`` runs it. A subclass may have other ``ops``: its questions, with their keys.
+    """One call on all ranks.
 
-    ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
+    ``run`` runs it. A subclass may have other ``ops``: its questions, with their keys.
+
+    ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use
+    together.
     """
 
     comm: ClassVar[str] = "Comm"
@@ -235,9 +262,12 @@ class World:
         self.sent: list[Sent] = []
 
     def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> RunResult:
-        """Call a function of the submission on every rank, with that rank's arguments. ``alone``: without a Comm.
+        """Call a function of the submission on every rank, with that rank's arguments.
 
-        Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is silent.
+        ``alone``: without a Comm.
+
+        Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is
+        silent.
         """
         self.given = arguments
         for rank, given in zip(self.ranks, arguments, strict=True):
@@ -257,7 +287,10 @@ class World:
         returned = [rank.returned or {} for rank in self.ranks]
         seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
         left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
-        values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
+        values, after = (
+            [each.get("value") for each in returned],
+            [list(each["arguments"]) for each in returned],
+        )
         return RunResult(values, after, self.sent, seconds, left)
 
     def _check_no_error(self) -> None:
@@ -289,7 +322,10 @@ class World:
             rank.channel.flush()
 
     def _look(self, selector: selectors.BaseSelector) -> None:
-        """Count what the ranks use. One that sleeps although we owed it nothing does so in its turn."""
+        """Count what the ranks use.
+
+        One that sleeps although we owed it nothing does so in its turn.
+        """
         seen = [(rank, rank.channel.meter.usage(), rank.channel.moved) for rank in self.ranks]
         self._exchange(selector, 0.0)
         for rank, used, moved in seen:
@@ -298,13 +334,18 @@ class World:
 
     def _check_limits(self) -> None:
         meters = [rank.channel.meter for rank in self.ranks]
-        slept = sum(meter.slept for meter in meters)  # ranks that sleep in turn have one limit together
-        for rank in sorted(self.ranks, key=lambda rank: (not rank.has_turn, -rank.channel.meter.spent)):
+        # Ranks that sleep in turn have one limit together.
+        slept = sum(meter.slept for meter in meters)
+        for rank in sorted(
+            self.ranks, key=lambda rank: (not rank.has_turn, -rank.channel.meter.spent)
+        ):
             if rank.channel.meter.spent - rank.channel.meter.slept + slept > self.limit:
                 raise TimedOut(used_up(self.ranks, rank, self.file, self.limit))
         memory = sum(meter.last.memory for meter in meters)
         if memory > self.memory:
-            raise Crashed(f"memory of all ranks: got {memory:,} bytes, expected at most {self.memory:,}")
+            raise Crashed(
+                f"memory of all ranks: got {memory:,} bytes, expected at most {self.memory:,}"
+            )
 
     def _check_patience(self, seconds: float) -> None:
         """End a call that has not used its time for very long: our fault only where ranks had no processor."""
@@ -322,7 +363,8 @@ class World:
         except wire.GoneError as gone:
             if not rank.has_ended:
                 rank.error = Crashed(f"rank {rank.number}: {gone}")
-            selector.unregister(rank.channel.end)  # its answer counts; the next call finds that it has ended
+            # Its answer counts; the next call finds that it has ended.
+            selector.unregister(rank.channel.end)
             return
         except wire.WireError as error:
             raise Crashed(f"rank {rank.number}: {error}") from None
@@ -338,7 +380,9 @@ class World:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         self.asked += 1
         if self.asked > MAX_QUESTIONS:
-            raise Failed(f"too many messages and other questions: expected at most {MAX_QUESTIONS:,}")
+            raise Failed(
+                f"too many messages and other questions: expected at most {MAX_QUESTIONS:,}"
+            )
         line = question.get("line", 0)
         rank.asks, rank.line = op, line if isinstance(line, int) and 0 < line < 10**7 else 0
         try:
@@ -350,14 +394,21 @@ class World:
 
     def on_return(self, rank: Rank, question: dict[str, Any]) -> None:
         """Note that the call has ended."""
-        for place, (was, now) in enumerate(zip(self.given[rank.number], question["arguments"], strict=True)):
+        for place, (was, now) in enumerate(
+            zip(self.given[rank.number], question["arguments"], strict=True)
+        ):
             if _kind(now) != _kind(was):
                 got, expected = _kind(now) or "none", _kind(was) or "none"
-                raise Failed(f"rank {rank.number}: argument {place}: got {got}, expected the array given: {expected}")
+                raise Failed(
+                    f"rank {rank.number}: argument {place}: got {got}, expected the array given: {expected}"
+                )
         rank.returned = question
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
-        """Note the error that the call has raised. Others go on: one with a lower number may raise one, too."""
+        """Note the error that the call has raised.
+
+        Others go on: one with a lower number may raise one, too.
+        """
         rank.error = self._error(rank, question["kind"], printable(str(question["text"]))[:2000])
 
     def _error(self, rank: Rank, kind: str, text: str) -> EndedError:
@@ -367,7 +418,9 @@ class World:
         if kind == "unfinished":
             return Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
         if kind == "unsendable":
-            return Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
+            return Failed(
+                f"the value that the function returned{where}: {text.removeprefix('WireError: ')}"
+            )
         return Crashed(f"rank {rank.number}{where}: {text}")
 
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
@@ -395,7 +448,9 @@ class World:
         dst, array = self._other(rank, question["to"]), question["array"]
         self.unreceived += array.nbytes
         if self.unreceived > MAX_UNRECEIVED:
-            raise Failed(f"too many bytes sent that no rank has received: expected at most {MAX_UNRECEIVED:,}")
+            raise Failed(
+                f"too many bytes sent that no rank has received: expected at most {MAX_UNRECEIVED:,}"
+            )
         post = Post(rank.number, dst, array, rank.clock)
         if self.network.small_buffers:
             rank.sending = post
@@ -410,7 +465,11 @@ class World:
         rank.receiving = {"from": src, "dtype": dtype, "shape": shape, "at": rank.clock}
 
     def _other(self, rank: Rank, number: Any) -> int:
-        if not isinstance(number, int) or not 0 <= number < len(self.ranks) or number == rank.number:
+        if (
+            not isinstance(number, int)
+            or not 0 <= number < len(self.ranks)
+            or number == rank.number
+        ):
             raise ValueError
         return number
 
@@ -470,7 +529,9 @@ def _kind(value: Any) -> str:
 def out_of_patience(seconds: float, waited: float) -> EndedError:
     """Say why calls ended that took so many seconds, in which ranks waited ``waited`` seconds for a processor."""
     if waited < seconds / 2:
-        return TimedOut(f"not done after {seconds:.0f} s, in which its ranks waited {waited:.0f} s for a processor")
+        return TimedOut(
+            f"not done after {seconds:.0f} s, in which its ranks waited {waited:.0f} s for a processor"
+        )
     return Ungraded(f"not graded: grader's fault: this machine was too busy for {seconds:.0f} s")
 
 
@@ -490,7 +551,9 @@ def cycle_from(ranks: Sequence[Rank], rank: Rank) -> str:
     cycle = path[path.index(rank) :]
     names = [str(each.number) for each in cycle]
     whole = f"ranks {', '.join(names[:-1])} and {names[-1]} wait for each other"
-    return f"{whole}: {'; '.join(_doing(each) for each in cycle[:4])}{'; …' if len(cycle) > 4 else ''}"
+    return (
+        f"{whole}: {'; '.join(_doing(each) for each in cycle[:4])}{'; …' if len(cycle) > 4 else ''}"
+    )
 
 
 def _doing(rank: Rank) -> str:
@@ -503,5 +566,11 @@ def used_up(ranks: Sequence[Rank], first: Rank, file: str, limit: float) -> str:
     line = first.channel.stack(file)
     where = f" ({file}, line {line})" if line else ""
     waiting = [str(rank.number) for rank in ranks if rank.waits]
-    others = f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited" if waiting else ""
-    return f"rank {first.number} has used the {limit:g} s that it has for a criterion{where}{others}"
+    others = (
+        f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited"
+        if waiting
+        else ""
+    )
+    return (
+        f"rank {first.number} has used the {limit:g} s that it has for a criterion{where}{others}"
+    )

@@ -40,7 +40,10 @@ MAX_HOSTS = 2
 
 
 class TableRow(NamedTuple):
-    """A size's row; `values`: µs, GB/s (algbw, busbw), wrong elements, out of place, then in place; NaN for unknown."""
+    """A size's row; `values`: µs, GB/s (algbw, busbw), wrong elements, out of place, then in place.
+
+    NaN for unknown.
+    """
 
     at: Place
     nbytes: float
@@ -56,7 +59,8 @@ class TableHead:
 
     at: Place
     name: str = ""  # of the collective, if it is certain
-    hints: list[str] = field(default_factory=list)  # its names in lines before, the last one first, or in the file's
+    # Its names in lines before, the last one first, or in the file's.
+    hints: list[str] = field(default_factory=list)
     label: str = ""
     command: str = ""  # that measures it, if that is not nccl-tests
     size: int = 0  # ranks, if it is said otherwise than by naming them
@@ -84,7 +88,10 @@ class BenchmarkTable(NamedTuple):
 
     @property
     def busbw(self) -> Floats:
-        """Bus bandwidth in GB/s, out of place. The printed one has two digits after the point; this one has all."""
+        """Bus bandwidth in GB/s, out of place.
+
+        The printed one has two digits after the point; this one has all.
+        """
         return np.asarray(self.factor * self.nbytes / self.times[0] / 1e9)
 
     @property
@@ -105,7 +112,8 @@ class BenchmarkTable(NamedTuple):
 def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[BenchmarkTable]:
     """Yield the tables that rows make: a new one begins with another type, reduction or root, or where sizes fall.
 
-    Rows without a time or a size are left out. Without rows, there is a table if sizes were asked for or a run failed.
+    Rows without a time or a size are left out. Without rows, there is a table if sizes were asked
+    for or a run failed.
     """
     some: list[TableRow] = []
     for row in rows:
@@ -122,14 +130,21 @@ def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[BenchmarkTa
 
 
 def _table(head: TableHead, rows: list[TableRow]) -> BenchmarkTable:
-    us, _, busbw, wrong = np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
+    us, _, busbw, wrong = (
+        np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
+    )
     nbytes = np.array([row.nbytes for row in rows])
     times = np.where(np.isfinite(us), us, us[::-1]) * 1e-6
     has_both = bool(np.all((us[1] > 0) & (us[1] < MAX_US)))
     ranks = max(max(head.ranks, default=-1) + 1, head.size)
-    # Rates of at least three digits. Algbw is not always bytes over time: some versions print busbw there.
+    # Rates of at least three digits. Algbw is not always bytes over time: some versions print busbw
+    # there.
     some = busbw[0] > 1
-    ratio = float(np.median(busbw[0, some] * us[0, some] * 1e3 / nbytes[some])) if some.any() else np.nan
+    ratio = (
+        float(np.median(busbw[0, some] * us[0, some] * 1e3 / nbytes[some]))
+        if some.any()
+        else np.nan
+    )
     collective = head.name or _collective(head.hints, rows, ranks, ratio)
     is_known = collective in CONTRACTS and ranks > 1
     return BenchmarkTable(
@@ -138,7 +153,8 @@ def _table(head: TableHead, rows: list[TableRow]) -> BenchmarkTable:
         ranks,
         tuple(dict.fromkeys(host for host, _ in head.ranks.values())),
         tuple(dict.fromkeys(device for _, device in head.ranks.values())),
-        head.label or (f"{rows[0].dtype} {rows[0].op}".removesuffix(" none").strip() if rows else ""),
+        head.label
+        or (f"{rows[0].dtype} {rows[0].op}".removesuffix(" none").strip() if rows else ""),
         CONTRACTS[collective].factor(ranks) if is_known else ratio if np.isfinite(ratio) else 1.0,
         nbytes,
         times if has_both else times[:1],
@@ -157,16 +173,22 @@ def _collective(hints: list[str], rows: list[TableRow], ranks: int, ratio: float
         for name, each in CONTRACTS.items()
         if (each.reduces, each.rooted) == kind and abs(each.factor(ranks) / ratio - 1) < 0.02
     ]
-    return next((name for name in hints if name in (*possible, SEND)), possible[0] if len(possible) == 1 else "")
+    return next(
+        (name for name in hints if name in (*possible, SEND)),
+        possible[0] if len(possible) == 1 else "",
+    )
 
 
-# Processes whose lines a launcher marks: each may print a table of its own. And names of collectives before a table.
+# Processes whose lines a launcher marks: each may print a table of its own. And names of
+# collectives before a table.
 MAX_PROCESSES, MAX_HINTS = 1 << 12, 4
 
-# mpirun --tag-output and srun --label say which process printed a line; mpirun may say it in the middle, too.
+# mpirun --tag-output and srun --label say which process printed a line; mpirun may say it in the
+# middle, too.
 PROCESS = re.compile(r"\s{0,8}(?:\[\d{1,6},\d{1,6}\](?:<\w{1,8}>)?:?|\d{1,6}:(?= ))")
 TAG = re.compile(r"\[\d{1,6},\d{1,6}\]<\w{1,8}>:")
-# nccl-tests prints "nThread 1 nGpus 8 minBytes 8", and rccl-tests "nThreads: 1 nGpus: 8 nRanks: 1 minBytes: 8".
+# nccl-tests prints "nThread 1 nGpus 8 minBytes 8", and rccl-tests "nThreads: 1 nGpus: 8 nRanks: 1
+# minBytes: 8".
 CONFIG = re.compile(
     r"nThreads?:? \d{1,9} nGpus:? \d{1,9} (?:nRanks: \d{1,9} )?minBytes:? \d{1,19} maxBytes:? (\d{1,19}) "
 )
@@ -175,7 +197,9 @@ RANK = re.compile(
     r"\[[^\]]{0,40}\]\s{1,4}(\S.{0,99})"
 )
 TITLES = re.compile(r"size\s{1,40}count\s{1,40}type\b(?=.{0,120}?time\s{1,40}algbw\s{1,40}busbw)")
-HEADING = re.compile("|".join(["Collective test starting: ", CONFIG.pattern, RANK.pattern, TITLES.pattern]))
+HEADING = re.compile(
+    "|".join(["Collective test starting: ", CONFIG.pattern, RANK.pattern, TITLES.pattern])
+)
 BAD = re.compile(r"Out of bounds values\s{0,40}: (\d{1,18})")
 LAST_LINE = re.compile(r"Avg bus bandwidth\s{0,40}: ")
 FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP) failure .{1,200}")
@@ -183,11 +207,14 @@ ROW = re.compile(
     r"(?<![\w.])(\d{1,19})[ \t]{1,40}\d{1,19}[ \t]{1,40}([a-z][a-z0-9_]{1,15})\b"
     r"(?:[ \t]{1,40}((?!nan|inf)[a-z]\w{1,11})\b)?"
 )
-VALUES = re.compile(r"(?:(?:^|[ \t]{1,40})(?:-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|N/A|-?nan|-?inf))*")
+VALUES = re.compile(
+    r"(?:(?:^|[ \t]{1,40})(?:-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|N/A|-?nan|-?inf))*"
+)
 
 # The columns of nccl-tests behind the type, for rows that were quoted without their titles.
 COLUMNS_OF_ROWS = ["root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"]
-# How far a rate may be from size over time: a part of it, and the hundredths that it is printed with.
+# How far a rate may be from size over time: a part of it, and the hundredths that it is printed
+# with.
 MOST_OFF, ROUNDED = 0.05, 0.01
 
 # A row that was cut goes on with at least a time and two rates.
@@ -250,7 +277,9 @@ def _read(begun: PrintedTable, at: Place, text: str) -> None:
             head.ranks[int(found[1])] = (found[2], found[3].strip())
     elif found := TITLES.search(text):
         head.at = head.at if head.last else at
-        begun.titles = [title for title in text[found.end() :].split() if title not in ("redop", "timestamp")]
+        begun.titles = [
+            title for title in text[found.end() :].split() if title not in ("redop", "timestamp")
+        ]
     elif found := FAILED.search(text):
         head.failure = head.failure or (at, found[0])
     elif begun.titles or (titles := _titles_of(text)):
@@ -280,8 +309,16 @@ def _below_titles(begun: PrintedTable, at: Place, text: str) -> None:
         begun.head.is_whole = True
     elif found := ROW.search(text):
         if len(begun.rows) < MAX_ROWS:
-            begun.rows.append(TableRow(at, float(found[1]), found[2], found[3] or "", -1.0, _values(text, found.end())))
-    elif begun.rows and len(begun.rows[-1].values) < len(begun.titles) and len(rest := _values(text)) >= LEAST_REST:
+            begun.rows.append(
+                TableRow(
+                    at, float(found[1]), found[2], found[3] or "", -1.0, _values(text, found.end())
+                )
+            )
+    elif (
+        begun.rows
+        and len(begun.rows[-1].values) < len(begun.titles)
+        and len(rest := _values(text)) >= LEAST_REST
+    ):
         begun.rows[-1].values.extend(rest)
 
 
@@ -310,7 +347,11 @@ def _made(begun: PrintedTable) -> Iterator[BenchmarkTable]:
         begun.head.last = 0.0
     # In older versions the fourth column of a part, `error`, holds a difference, not a count.
     kept = 4 if "#wrong" in titles else 3
-    out, inside = [*(i for i, title in enumerate(titles) if title.endswith("time")), len(titles), len(titles)][:2]
+    out, inside = [
+        *(i for i, title in enumerate(titles) if title.endswith("time")),
+        len(titles),
+        len(titles),
+    ][:2]
     for row in begun.rows:
         if len(row.values) >= out + LEAST_REST:
             root = row.values[0] if titles[0] == "root" else -1.0
@@ -330,7 +371,11 @@ OURS = {"collective", "algorithm", "backend", "where", "ranks", "bytes", "sample
 THEIRS = {"name", "size", "inPlace", "time", "algBw"}
 
 # A part's values, by the names that they have.
-TIMES, ALGBW, BUSBW = ("time", "cpu_time", "median_us"), ("alg_bw", "algBw", "algbw"), ("bus_bw", "busBw", "busbw")
+TIMES, ALGBW, BUSBW = (
+    ("time", "cpu_time", "median_us"),
+    ("alg_bw", "algBw", "algbw"),
+    ("bus_bw", "busBw", "busbw"),
+)
 COLUMNS = (TIMES, ALGBW, BUSBW, ("nwrong", "#wrong", "wrong"))
 
 
@@ -346,7 +391,10 @@ def has_rows(start: bytes) -> bool:
 
 
 def report_tables(path: Path, hints: list[str]) -> Iterator[BenchmarkTable]:
-    """Return the tables of a report, which is one line; if it was cut, of the results before. Raises OSError."""
+    """Return the tables of a report, which is one line; if it was cut, of the results before.
+
+    Raises OSError.
+    """
     before, results = array_in(path, RESULTS)
     config, at = as_object(before.get("config")), Place(str(path), 1)
     devices = config.get("devices")
@@ -355,12 +403,19 @@ def report_tables(path: Path, hints: list[str]) -> Iterator[BenchmarkTable]:
         at,
         hints=[*map(collective_of, PERF.findall(str(before.get("args")))), *hints],
         # Of each process the report names the first device only.
-        size=_ranks(len(devices) * as_number(config.get("nthreads")) * as_number(config.get("ngpus"))),
-        ranks={i: (as_text(each.get("hostname")), as_text(each.get("device_info"))) for i, each in enumerate(devices)},
+        size=_ranks(
+            len(devices) * as_number(config.get("nthreads")) * as_number(config.get("ngpus"))
+        ),
+        ranks={
+            i: (as_text(each.get("hostname")), as_text(each.get("device_info")))
+            for i, each in enumerate(devices)
+        },
         last=as_number(config.get("maximum_bytes"), 0.0),
         is_whole='"average_bus_bandwidth"' in "".join(deque(texts(path), maxlen=2)),
     )
-    rows = (_row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each)
+    rows = (
+        _row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each
+    )
     return tables_of(head, islice(rows, MAX_ROWS))
 
 
@@ -408,9 +463,13 @@ def _head(at: Place, record: Object) -> TableHead:
     name = name if name in (*CONTRACTS, SEND) else ""
     head = TableHead(at, name, size=_ranks(as_number(_first(record, "gpus", "ranks"))))
     if "algorithm" in record:
-        algorithm, backend, where = (str(record[key])[:100] for key in ("algorithm", "backend", "where"))
+        algorithm, backend, where = (
+            str(record[key])[:100] for key in ("algorithm", "backend", "where")
+        )
         head.label = f"{algorithm} by {backend} on {where}"
-        head.command = f"collectives bench --collective {name} --algorithm {algorithm} --backend {backend}"
+        head.command = (
+            f"collectives bench --collective {name} --algorithm {algorithm} --backend {backend}"
+        )
         head.command += f" --ranks {head.size} --where {where}"
     return head
 

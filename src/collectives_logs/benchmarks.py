@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 # NCCL changes from LL to LL128 and to Simple at sizes in this range: by machine, ranks and version.
 PROTOCOLS_CHANGE = (1 << 12, 1 << 28)
-# A change of protocol does not make a size slower by more; and what is made of sends and receives has one protocol.
+# A change of protocol does not make a size slower by more; and what is made of sends and receives
+# has one protocol.
 MAX_FALL, OF_PAIRS = 8.0, ("all_to_all", "send and receive", "gather", "scatter")
 
 # Times that scatter more than this from size to size say little about one size.
@@ -77,7 +78,10 @@ def tables_of(path: Path) -> Iterator[BenchmarkTable]:
 
 
 def findings(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
-    """Yield facts of the first tables, then what is wrong with any; of several, the findings say which."""
+    """Yield facts of the first tables, then what is wrong with any.
+
+    Of several, the findings say which.
+    """
     for table in tables[:MAX_NAMED]:
         yield from _facts(table)
     if (more := len(tables) - MAX_NAMED) > 0:
@@ -105,7 +109,11 @@ def _facts(table: BenchmarkTable) -> Iterator[Finding]:
     label = f", {table.label}" if table.label else ""
     span = " to ".join(dict.fromkeys(format_bytes(size) for size in (*nbytes[:1], *nbytes[-1:])))
     sizes = f"{many(len(nbytes), 'size')}, {span}" if len(nbytes) else "no size"
-    yield Finding("table", f"{table.collective or 'a collective'} on {ranks}{on}{devices}{label}: {sizes}", at=at)
+    yield Finding(
+        "table",
+        f"{table.collective or 'a collective'} on {ranks}{on}{devices}{label}: {sizes}",
+        at=at,
+    )
     if table.ranks == 1 or len(nbytes) < LEAST_SIZES or nbytes[-1] < LEAST_SPAN * nbytes[0]:
         return
     latency, per_byte, error = fit(nbytes, table.times[0])
@@ -115,12 +123,16 @@ def _facts(table: BenchmarkTable) -> Iterator[Finding]:
     found = f"latency {duration(latency)} and busbw {speed}, {over}"
     yield Finding("fit", found, at=at, draw=lambda: _curve(nbytes, rate, line))
     top = int(rate.argmax())
-    half, most = (format_bytes(nbytes[(rate >= share * rate[top]).argmax()]) for share in (0.5, 0.9))
+    half, most = (
+        format_bytes(nbytes[(rate >= share * rate[top]).argmax()]) for share in (0.5, 0.9)
+    )
     knee = "no knee among these sizes"
     if nbytes[0] * per_byte < latency < nbytes[-1] * per_byte:
         knee = f"latency and bytes cost alike at {_about(latency / per_byte)}"
     peak = f"peak busbw {rate[top]:.3g} GB/s at {format_bytes(nbytes[top])}"
-    yield Finding("knee", f"{peak}, half of it from {half}, 90% from {most}; {knee}", at=(table.places[top],))
+    yield Finding(
+        "knee", f"{peak}, half of it from {half}, 90% from {most}; {knee}", at=(table.places[top],)
+    )
 
 
 def _curve(nbytes: Floats, busbw: Floats, fitted: Floats) -> Picture:
@@ -149,7 +161,12 @@ def _faults(table: BenchmarkTable) -> Iterator[Finding]:
         return
     noise = noise_of(table.nbytes, table.times)
     if noise > NOISY:
-        yield finding("benchmarks.noise", table.head.at, noise=noise, again=table.again(*table.nbytes[[0, -1]]))
+        yield finding(
+            "benchmarks.noise",
+            table.head.at,
+            noise=noise,
+            again=table.again(*table.nbytes[[0, -1]]),
+        )
     dips, disturbed = odd(table.nbytes, table.times)
     yield from (_dip(table, dip) for dip in dips)
     if disturbed:
@@ -157,7 +174,9 @@ def _faults(table: BenchmarkTable) -> Iterator[Finding]:
     for start, end, factor in unlike(*table.times) if len(table.times) > 1 else ():
         first, last = table.nbytes[start], table.nbytes[end]
         sizes, at = f"{format_bytes(first)} to {format_bytes(last)}", _places(table, (start, end))
-        yield finding("benchmarks.in place", *at, factor=factor, sizes=sizes, again=table.again(first, last))
+        yield finding(
+            "benchmarks.in place", *at, factor=factor, sizes=sizes, again=table.again(first, last)
+        )
     yield from against_preset(table)
 
 
@@ -173,7 +192,9 @@ def _ended(table: BenchmarkTable) -> Iterator[Finding]:
     elif not head.is_whole and following <= head.last:
         at = table.places[-1] if table.places else head.at
         again = table.again(following, following)
-        yield finding("benchmarks.ends early", at, last=last, expected=format_bytes(head.last), again=again)
+        yield finding(
+            "benchmarks.ends early", at, last=last, expected=format_bytes(head.last), again=again
+        )
 
 
 def _wrong(table: BenchmarkTable) -> Iterator[Finding]:
@@ -204,23 +225,32 @@ def _dip(table: BenchmarkTable, dip: Dip) -> Finding:
     is_protocol = is_small and least <= nbytes[dip.before] <= most and not table.head.command
     key = "benchmarks.dip at a protocol's sizes" if is_protocol else "benchmarks.dip"
     falls = {"before": before, "lowest": lowest, "end": end}
-    return finding(key, *_places(table, dip[:2]), **falls, again=table.again(nbytes[dip.before], until))
+    return finding(
+        key, *_places(table, dip[:2]), **falls, again=table.again(nbytes[dip.before], until)
+    )
 
 
 def _disturbed(table: BenchmarkTable, at: list[int]) -> Finding:
     """Return sizes that are no fault: something else ran then, or the first one pays for what is set up late."""
     times = [duration(seconds) for seconds in table.times[:, at[0]]]
-    first = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
+    first = (
+        " out of place, ".join(times)
+        + " in place" * (len(times) > 1)
+        + ", the first" * (len(at) > 1)
+    )
     sizes = named([format_bytes(nbytes) for nbytes in table.nbytes[at]])
     again = table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])
     how = "with more warm-ups (-w)" if at == [0] else "and see whether it repeats"
-    return finding("benchmarks.disturbed", *_places(table, at), sizes=sizes, times=first, how=how, again=again)
+    return finding(
+        "benchmarks.disturbed", *_places(table, at), sizes=sizes, times=first, how=how, again=again
+    )
 
 
 # busbw that falls by more between two sizes is a dip; two columns that differ by more are unlike.
 FALL = 0.15
 
-# A time above the line between its neighbours by this factor, or above the next size's by the other, was disturbed.
+# A time above the line between its neighbours by this factor, or above the next size's by the
+# other, was disturbed.
 ABOVE_LINE, ABOVE_NEXT = 1.5, 1.25
 
 # How many points decide a fit: each pair of them gives a line, and the best one is taken.
@@ -233,8 +263,9 @@ LEAST_POINTS, TIMES_NOISE = 7, 6
 def fit(nbytes: Floats, seconds: Floats) -> tuple[float, float, float]:
     """Return latency in seconds, seconds per byte and median relative error of the line that fits best.
 
-    The sum of relative errors is least, which a few disturbed points do not change. Such a line goes through two of the
-    points, or through one and has no latency or no cost per byte. Takes time and memory O(MAX_POINTS^3).
+    The sum of relative errors is least, which a few disturbed points do not change. Such a line
+    goes through two of the points, or through one and has no latency or no cost per byte. Takes
+    time and memory O(MAX_POINTS^3).
 
     >>> latency, per_byte, _ = fit(np.array([1e3, 1e4, 1e5, 1e6]), np.array([11e-6, 20e-6, 110e-6, 5.0]))
     >>> round(latency * 1e6, 6), round(per_byte * 1e9, 6)
@@ -256,7 +287,8 @@ def fit(nbytes: Floats, seconds: Floats) -> tuple[float, float, float]:
 def noise_of(nbytes: Floats, times: Floats) -> float:
     """Return how far times scatter round a smooth curve: a robust relative standard deviation, 0 for few points.
 
-    Of two columns, what both show is no noise, and a difference between two smooth curves is none, either.
+    Of two columns, what both show is no noise, and a difference between two smooth curves is none,
+    either.
 
     >>> n = 2.0 ** np.arange(10)
     >>> round(noise_of(n, np.array([1 + n])), 3), noise_of(n, np.array([1 + n, 3 + 3 * n]))
@@ -264,8 +296,9 @@ def noise_of(nbytes: Floats, times: Floats) -> float:
     """
     if len(nbytes) < LEAST_POINTS:
         return 0.0
-    # A bend of the curve moves neighbours alike, and noise does not: differences of what lies side by side remain.
-    # The variance of such a difference is 5 times a time's: of weights 1/2, -3/2, 3/2 and -1/2.
+    # A bend of the curve moves neighbours alike, and noise does not: differences of what lies side
+    # by side remain. The variance of such a difference is 5 times a time's: of weights 1/2, -3/2,
+    # 3/2 and -1/2.
     scatter = [_deviation(off) / 5**0.5 for off in np.diff(_above_line(nbytes, times)[:, 1:-1])]
     if len(times) > 1:
         scatter.append(_deviation(np.log(times[1] / times[0])) / 2**0.5)
@@ -277,7 +310,10 @@ def _deviation(values: Floats) -> float:
 
 
 def _above_line(nbytes: Floats, times: Floats) -> Floats:
-    """Return the log of each time over that on the line between its neighbours, both logarithmic; 0 at the ends."""
+    """Return the log of each time over that on the line between its neighbours, both logarithmic.
+
+    0 at the ends.
+    """
     x, y = np.log(nbytes), np.log(times)
     found = np.zeros_like(y)
     share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
@@ -314,14 +350,16 @@ def dips(rate: Floats, noise_of: float = 0.0) -> list[Dip]:
 def odd(nbytes: Floats, times: Floats) -> tuple[list[Dip], list[int]]:
     """Return dips that all columns show, and positions that were disturbed.
 
-    What belongs to the size, such as a change of protocol, shows in each column. What shows in one of two does not. In
-    both, one size alone was disturbed if its time is above the next size's.
+    What belongs to the size, such as a change of protocol, shows in each column. What shows in one
+    of two does not. In both, one size alone was disturbed if its time is above the next size's.
 
     >>> odd(2.0 ** np.arange(5), np.array([[1.0, 1.1, 4.0, 1.4, 1.7], [1.0, 1.2, 3.0, 1.4, 1.8]]))
     ([], [2])
     """
     spread, rates = noise_of(nbytes, times), nbytes / times
-    tops = np.log(times / np.roll(times, -1, axis=1)) > max(np.log(ABOVE_NEXT), TIMES_NOISE * spread)
+    tops = np.log(times / np.roll(times, -1, axis=1)) > max(
+        np.log(ABOVE_NEXT), TIMES_NOISE * spread
+    )
     tops[:, -1] = False  # it has no next one
     lines = _above_line(nbytes, times) > max(np.log(ABOVE_LINE), TIMES_NOISE * spread)
     disturbed = tops.any(axis=0) | (lines.any(axis=0) & ~lines.all(axis=0))
@@ -349,7 +387,10 @@ def unlike(first: Floats, second: Floats) -> list[tuple[int, int, float]]:
     for some in (slice(0, half), slice(half, len(first))):
         off = np.log(second[some] / first[some])
         middle = float(np.median(off)) if len(off) >= 3 else 0.0
-        if abs(middle) > np.log1p(FALL) and np.mean(off * np.sign(middle) > np.log1p(FALL / 2)) >= 0.8:
+        if (
+            abs(middle) > np.log1p(FALL)
+            and np.mean(off * np.sign(middle) > np.log1p(FALL / 2)) >= 0.8
+        ):
             found.append((some.start, some.stop - 1, float(np.exp(middle))))
     if len(found) == 2 and (found[0][2] > 1) == (found[1][2] > 1):
         return [(0, len(first) - 1, float(np.median(second / first)))]
@@ -383,7 +424,9 @@ def differences(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
     groups: dict[tuple[str, str, bool], list[BenchmarkTable]] = {}
     for table in tables:
         if len(table.nbytes) and table.ranks != 1 and table.collective:
-            groups.setdefault((table.collective, table.label, len(table.hosts) > 1), []).append(table)
+            groups.setdefault((table.collective, table.label, len(table.hosts) > 1), []).append(
+                table
+            )
     for group in groups.values():
         nbytes = reduce(np.intersect1d, [table.nbytes for table in group])
         if len(group) > 1 and len(nbytes):
@@ -399,13 +442,17 @@ def _low_rates(group: list[BenchmarkTable], nbytes: Floats) -> Iterator[Finding]
     for i in low:
         found = f"peak busbw {peaks[i]:.3g} GB/s up to {format_bytes(nbytes[-1])}, {shares[i]:.0%} of {than}"
         is_half = HALF[0] <= shares[i] <= HALF[1]
-        yield _outlier("benchmarks.half the rate" if is_half else "benchmarks.low rate", found, group, low, i)
+        yield _outlier(
+            "benchmarks.half the rate" if is_half else "benchmarks.low rate", found, group, low, i
+        )
 
 
 def _high_latencies(group: list[BenchmarkTable], small: Floats) -> Iterator[Finding]:
     if not len(small) or len(group) < 3:
         return
-    latencies = np.array([np.median(table.times[0, np.isin(table.nbytes, small)]) for table in group])
+    latencies = np.array(
+        [np.median(table.times[0, np.isin(table.nbytes, small)]) for table in group]
+    )
     factors = _against_others(group, latencies)
     high = np.flatnonzero(factors > HIGH_LATENCY).tolist()
     for i in high:
@@ -427,32 +474,59 @@ def _outlier(key: str, found: str, group: list[BenchmarkTable], odd: list[int], 
     """Return the finding on an odd table, with the hosts that all odd tables of its group have and no other has."""
     table, only = group[i], ""
     good = {host for j, other in enumerate(group) if j not in odd for host in other.hosts}
-    hosts = [host for host in table.hosts if all(host in group[j].hosts for j in odd) and host not in good]
+    hosts = [
+        host
+        for host in table.hosts
+        if all(host in group[j].hosts for j in odd) and host not in good
+    ]
     if hosts:
         only = f"; only {'these tables have' if len(odd) > 1 else 'this table has'} {named(hosts)}"
-    how = "each of its hosts with one that is good" if len(table.hosts) > 1 else "it once more, then look at its links"
+    how = (
+        "each of its hosts with one that is good"
+        if len(table.hosts) > 1
+        else "it once more, then look at its links"
+    )
     again = table.again(table.nbytes[0], table.nbytes[-1])
-    return finding(key, table.head.at, found=f"{table.title}: {found}", only=only, how=how, again=again)
+    return finding(
+        key, table.head.at, found=f"{table.title}: {found}", only=only, how=how, again=again
+    )
 
 
 def against_preset(table: BenchmarkTable) -> Iterator[Finding]:
     """Yield the peak as a share of what the preset allows; about half of it or less is a fault."""
-    preset = next((preset for pattern, preset in PRESETS if pattern.search(" ".join(table.devices))), "")
+    preset = next(
+        (preset for pattern, preset in PRESETS if pattern.search(" ".join(table.devices))), ""
+    )
     is_one_node = len(table.hosts) == len(table.devices) == 1 < table.ranks
-    can_tell = preset and is_one_node and table.collective in CONTRACTS and table.nbytes[-1] >= LARGE
+    can_tell = (
+        preset and is_one_node and table.collective in CONTRACTS and table.nbytes[-1] >= LARGE
+    )
     most = 0.0
     with suppress(ModuleNotFoundError):  # reading a log needs no extra, whereas presets are YAML
         most = _most(table, preset) if can_tell else 0.0
     if most:
         top = int(table.busbw.argmax())
         peak, share = table.busbw[top], table.busbw[top] / most
-        key = "preset" if share > HALF[1] else "half of a preset" if share >= HALF[0] else "less than half of a preset"
-        of = {"most": most, "preset": preset, "size": format_bytes(table.nbytes[top]), "host": table.hosts[0]}
+        key = (
+            "preset"
+            if share > HALF[1]
+            else "half of a preset"
+            if share >= HALF[0]
+            else "less than half of a preset"
+        )
+        of = {
+            "most": most,
+            "preset": preset,
+            "size": format_bytes(table.nbytes[top]),
+            "host": table.hosts[0],
+        }
         yield finding(f"benchmarks.{key}", table.places[top], peak=peak, share=share, **of)
 
 
 def _most(table: BenchmarkTable, preset: str) -> float:
-    """Return the busbw in GB/s that a preset allows inside a node at the largest size; 0 if nothing says so.
+    """Return the busbw in GB/s that a preset allows inside a node at the largest size.
+
+    0 if nothing says so.
 
     A link-by-link preset needs all ranks of its node.
     """
@@ -467,5 +541,7 @@ def _most(table: BenchmarkTable, preset: str) -> float:
         least = seconds(table.collective, on, table.ranks, n)
     else:
         link = on.inside or on.network
-        least = lower_bound(table.collective, table.ranks, n, link.alpha, link.beta, latency=link.latency)
+        least = lower_bound(
+            table.collective, table.ranks, n, link.alpha, link.beta, latency=link.latency
+        )
     return busbw(table.collective, table.ranks, n, least) if least > 0 else 0.0

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# A rank is named if there are so many calls, and if it causes this much of the waiting and its calls are this shorter.
+# A rank is named if there are so many calls, and if it causes this much of the waiting and its
+# calls are this shorter.
 MIN_CALLS, MOSTLY, WIDE = 5, 0.75, 1.5
 
-# Of fewer calls the first ones, which connect and compile, are too large a part to say that ranks wait by turns.
+# Of fewer calls the first ones, which connect and compile, are too large a part to say that ranks
+# wait by turns.
 MANY_CALLS = 20
 
 # A share of the time of all calls from which waiting is worth a look, if no rank is named.
@@ -39,11 +41,15 @@ TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier
 
 @dataclass
 class CallSeries:
-    """Calls of one collective by one rank of a group: microseconds, and bytes of the whole buffer; 0 for unknown."""
+    """Calls of one collective by one rank of a group: microseconds, and bytes of the whole buffer.
+
+    0 for unknown.
+    """
 
     size: int  # ranks of the group
     place: Place
-    order: array[float] = field(default_factory=lambda: array("d"))  # their numbers, or when they started
+    # Their numbers, or when they started.
+    order: array[float] = field(default_factory=lambda: array("d"))
     durations: array[float] = field(default_factory=lambda: array("d"))
     nbytes: array[int] = field(default_factory=lambda: array("q"))
 
@@ -62,9 +68,14 @@ class CallKind(NamedTuple):
     nbytes: int
 
     def busbw(self, microseconds: float) -> float:
-        """Return the bus bandwidth of a call in GB/s; 0 if the collective, its bytes or its ranks are not known."""
+        """Return the bus bandwidth of a call in GB/s.
+
+        0 if the collective, its bytes or its ranks are not known.
+        """
         is_known = self.collective in CONTRACTS and self.nbytes and self.size > 1 and microseconds
-        return busbw(self.collective, self.size, self.nbytes, microseconds / 1e6) if is_known else 0.0
+        return (
+            busbw(self.collective, self.size, self.nbytes, microseconds / 1e6) if is_known else 0.0
+        )
 
 
 def by_kind(series: Iterable[tuple[str, CallSeries]]) -> dict[CallKind, Floats]:
@@ -73,7 +84,9 @@ def by_kind(series: Iterable[tuple[str, CallSeries]]) -> dict[CallKind, Floats]:
     for collective, calls in series:
         nbytes, durations = np.asarray(calls.nbytes), np.asarray(calls.durations)
         for size in np.unique(nbytes).tolist():
-            kinds.setdefault(CallKind(collective, calls.size, size), []).append(durations[nbytes == size])
+            kinds.setdefault(CallKind(collective, calls.size, size), []).append(
+                durations[nbytes == size]
+            )
     return {kind: np.concatenate(durations) for kind, durations in kinds.items()}
 
 
@@ -95,31 +108,52 @@ def waiting(durations: Floats) -> Waiting:
     Waiting(share=0.8076923076923077, last=1, often=4, own=1.0, others=8.75)
     """
     shortest, least = durations.argmin(axis=0), durations.min(axis=0)
-    waits = (durations.sum(axis=0) - least) / (len(durations) - 1) - least  # the others', in the mean
+    # The others', in the mean.
+    waits = (durations.sum(axis=0) - least) / (len(durations) - 1) - least
     caused = np.bincount(shortest, weights=waits, minlength=len(durations))
     row, total = int(caused.argmax()), float(durations.sum())
     mine = durations[:, shortest == row]
     own, others = mine[row], np.median(np.delete(mine, row, axis=0), axis=0)
     middle, beside = (float(np.median(each)) if each.size else 0.0 for each in (own, others))
-    is_one = durations.shape[1] >= MIN_CALLS and caused[row] > MOSTLY * waits.sum() and beside > WIDE * middle
+    is_one = (
+        durations.shape[1] >= MIN_CALLS
+        and caused[row] > MOSTLY * waits.sum()
+        and beside > WIDE * middle
+    )
     share = 1 - float(least.sum()) * len(durations) / total if total else 0.0
     return Waiting(share, row if is_one else None, own.size, middle, beside)
 
 
-def waiting_findings(collective: str, members: Sequence[tuple[str, Place]], microseconds: Floats) -> Iterator[Finding]:
+def waiting_findings(
+    collective: str, members: Sequence[tuple[str, Place]], microseconds: Floats
+) -> Iterator[Finding]:
     """Yield who waits for whom in calls of a collective; members are the rows' names and files."""
     calls = microseconds.shape[1]
     if len(members) < 2 or calls < MIN_CALLS or collective not in TOGETHER:
         return
     of = waiting(microseconds)
     if (row := of.last) is not None:
-        own, others, between = (duration(each / 1e6) for each in (of.own, of.others, of.others - of.own))
+        own, others, between = (
+            duration(each / 1e6) for each in (of.own, of.others, of.others - of.own)
+        )
         name, at = members[row]
         times = {"own": own, "others": others, "between": between}
-        one = finding("calls.straggler", at, name=name, often=of.often, calls=calls, collective=collective, **times)
-        yield one._replace(draw=lambda: _bars(collective, [name for name, _ in members], microseconds, row))
+        one = finding(
+            "calls.straggler",
+            at,
+            name=name,
+            often=of.often,
+            calls=calls,
+            collective=collective,
+            **times,
+        )
+        yield one._replace(
+            draw=lambda: _bars(collective, [name for name, _ in members], microseconds, row)
+        )
     elif of.share > MUCH and calls >= MANY_CALLS:
-        yield finding("calls.waiting", *(at for _, at in members), share=of.share, collective=collective)
+        yield finding(
+            "calls.waiting", *(at for _, at in members), share=of.share, collective=collective
+        )
 
 
 def _bars(collective: str, names: Sequence[str], microseconds: Floats, row: int) -> Picture | None:

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="or folder or .zip, of one job; nothing in them is run"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="or folder or .zip, of one job; nothing in them is run",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one page with pictures, too")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one page with pictures, too"
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a row for each finding. Raises ValueError if no file can be read and is of a known kind."""
+    """Print a row for each finding.
+
+    Raises ValueError if no file can be read and is of a known kind.
+    """
     from collectives_logs.read import read
 
     findings = _printed(read([Path(file) for file in arguments.files]), arguments.json)
@@ -34,8 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
         pass
 
 
-def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Iterator[tuple[str, Finding]]":
-    """Yield the findings, each printed when it is found; where the kind of files changes, its name is a heading."""
+def _printed(
+    findings: "Iterator[tuple[str, Finding]]", as_json: bool
+) -> "Iterator[tuple[str, Finding]]":
+    """Yield the findings, each printed when it is found.
+
+    Where the kind of files changes, its name is a heading.
+    """
     before = ""
     for source, found in findings:
         if source != before and not as_json:
@@ -49,11 +62,20 @@ def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Itera
 def row(source: str, found: "Finding") -> dict[str, Any]:
     """Return a finding as JSON has it."""
     sentences = {"found": found.found, "follows": found.follows, "next": found.next}
-    return {"source": source, "kind": found.kind, **sentences, "at": [str(place) for place in found.at]}
+    return {
+        "source": source,
+        "kind": found.kind,
+        **sentences,
+        "at": [str(place) for place in found.at],
+    }
 
 
 def line(of: dict[str, Any]) -> str:
     """Return a row as the terminal shows it."""
     first = f"  {of['kind']}: {of['found']}" + (f" ({', '.join(of['at'])})" if of["at"] else "")
-    more = [f"      {word}: {of[name]}" for name, word in (("follows", "so"), ("next", "try")) if of[name]]
+    more = [
+        f"      {word}: {of[name]}"
+        for name, word in (("follows", "so"), ("next", "try"))
+        if of[name]
+    ]
     return "\n".join([first, *more])

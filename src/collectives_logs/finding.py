@@ -1,4 +1,7 @@
-"""Findings with their sentences and places; `advice.toml` has the sentences of every kind of finding."""
+"""Findings with their sentences and places.
+
+`advice.toml` has the sentences of every kind of finding.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from collectives_logs.sources import Place
 if TYPE_CHECKING:
     from collectives.figures.style import Picture
 
-    Draw = Callable[[], Picture | None]  # a picture of a finding, or None if there is too much to draw
+    # A picture of a finding, or None if there is too much to draw.
+    Draw = Callable[[], Picture | None]
 
 # How many of a kind one finding names.
 MAX_NAMED = 8
@@ -26,7 +30,10 @@ def places(files: Iterable[str]) -> tuple[Place, ...]:
 
 
 class Finding(NamedTuple):
-    """A sentence each: what the files say, what follows (or ""), what to try next (or ""); and their places."""
+    """A sentence each: what the files say, what follows (or ""), what to try next (or "").
+
+    And their places.
+    """
 
     kind: str
     found: str

@@ -31,14 +31,19 @@ from collectives_logs.sources import LogError, Place
 
 # Ranks whose entries are read in full; of more, the last ones of each.
 FEWEST = 100
-# The part of a timeout after which a call is late: clocks of hosts differ, and timers start after the call.
+# The part of a timeout after which a call is late: clocks of hosts differ, and timers start after
+# the call.
 ALMOST = 0.95
-# A link is slow if its messages take so many times as long as the median of the others, with so many on each.
+# A link is slow if its messages take so many times as long as the median of the others, with so
+# many on each.
 SLOW_LINK, MIN_MESSAGES = 2.0, 3
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
-    """Yield the findings in these dumps, a file for each rank. Raises LogError if none of them can be read."""
+    """Yield the findings in these dumps, a file for each rank.
+
+    Raises LogError if none of them can be read.
+    """
     dumps: dict[int, Dump] = {}
     broken: list[LogError] = []
     left = PickledParts()
@@ -49,7 +54,11 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
             broken.append(error)
             continue
         if dump.rank in dumps:
-            broken.append(LogError(f"{path}: got another dump of rank {dump.rank}, beside {dumps[dump.rank].path}"))
+            broken.append(
+                LogError(
+                    f"{path}: got another dump of rank {dump.rank}, beside {dumps[dump.rank].path}"
+                )
+            )
         dumps.setdefault(dump.rank, dump)
     if broken and not dumps:
         raise broken[0]
@@ -73,7 +82,9 @@ def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator
     for circle in islice(cycles(waits), MAX_NAMED):
         yield _crossed(circle, by_rank)
     shown = {(id(of), key) for of, key, _ in odd}
-    yield from _waits([wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in shown], by_rank)
+    yield from _waits(
+        [wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in shown], by_rank
+    )
     files = {dump.rank: Place(dump.path) for dump in dumps}
     for of in groups:
         yield from _messages(of, by_rank)
@@ -100,7 +111,11 @@ def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
     if len(by_version) > 1:
         few = sorted(by_version.items(), key=lambda item: len(item[1]))
         at = places(dump.path for dump in dumps if dump.rank in few[0][1])
-        yield finding("flight.versions", *at, found=named([f"{ranks(those)}: {version}" for version, those in few]))
+        yield finding(
+            "flight.versions",
+            *at,
+            found=named([f"{ranks(those)}: {version}" for version, those in few]),
+        )
 
 
 def _first_odd(of: ProcessGroup) -> tuple[CallNumber, Odd] | None:
@@ -108,9 +123,15 @@ def _first_odd(of: ProcessGroup) -> tuple[CallNumber, Odd] | None:
     keys = {key for calls in of.calls.values() for key in calls}
     for key in sorted(keys):
         calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
-        lacking = [rank for rank, (first, last) in of.spans.items() if first < key < last and rank not in calls]
+        lacking = [
+            rank
+            for rank, (first, last) in of.spans.items()
+            if first < key < last and rank not in calls
+        ]
         if lacking:
-            return key, Odd("operation", tuple(lacking), f"{ranks(lacking)}: no such call; {ranks(calls)}: one")
+            return key, Odd(
+                "operation", tuple(lacking), f"{ranks(lacking)}: no such call; {ranks(calls)}: one"
+            )
         if len(calls) > 1 and (odd := disagreement(calls, len(of.ranks))):
             return key, odd
     return None
@@ -127,7 +148,9 @@ def _differs(of: ProcessGroup, key: CallNumber, odd: Odd, dumps: Mapping[int, Du
         number=_number(key),
         group=of,
         differ=odd.text,
-        calls="; ".join(f"rank {rank}: {_describe(calls[rank])}" for rank in shown if rank in calls),
+        calls="; ".join(
+            f"rank {rank}: {_describe(calls[rank])}" for rank in shown if rank in calls
+        ),
         shifted=_shifted(of, key, odd, others),
     )
 
@@ -163,13 +186,18 @@ def _crossed(circle: Sequence[WaitsFor], dumps: Mapping[int, Dump]) -> Finding:
 
 
 def _waits(waits: Sequence[WaitingCall], dumps: Mapping[int, Dump]) -> Iterator[Finding]:
-    """Yield those whose culprits do not wait themselves, each culprit once; of the others, how many there are."""
+    """Yield those whose culprits do not wait themselves, each culprit once.
+
+    Of the others, how many there are.
+    """
     stuck = waiting_ranks(waits)
     shown: list[tuple[int, ...]] = []
     effects = []
     for wait in waits:
         culprits = tuple(rank for rank in wait.absent if rank not in stuck)
-        if (wait.absent and not culprits and not wait.is_called) or (culprits and culprits in shown):
+        if (wait.absent and not culprits and not wait.is_called) or (
+            culprits and culprits in shown
+        ):
             effects.append(wait)
         elif len(shown) < MAX_NAMED:
             shown.append(culprits)
@@ -177,7 +205,9 @@ def _waits(waits: Sequence[WaitingCall], dumps: Mapping[int, Dump]) -> Iterator[
     if effects:
         first = effects[0]
         such = f"{_those(first)} in {_call(first)} for {ranks(first.absent)}"
-        yield Finding("effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {such}")
+        yield Finding(
+            "effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {such}"
+        )
 
 
 def _never(wait: WaitingCall, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Finding:
@@ -195,17 +225,23 @@ def _never(wait: WaitingCall, culprits: Sequence[int], dumps: Mapping[int, Dump]
     more = f"; {ranks(gone)} left no dump" if gone else ""
     calls = dumps[here[0]].entries
     after = f"after {_describe(calls[-1])} in group {calls[-1].group}, " if calls else ""
-    return finding("flight.never arrived", *at, last=last, more=more, after=after, rank=here[0], **waiting)
+    return finding(
+        "flight.never arrived", *at, last=last, more=more, after=after, rank=here[0], **waiting
+    )
 
 
 def _last(of: ProcessGroup, rank: int) -> str:
     """Return what a rank that is behind called last."""
     key = of.last(rank)
     if rank in of.spans:
-        return f"rank {rank} made call {_number(key)} of {of} last ({_describe(of.calls[rank][key])})"
+        return (
+            f"rank {rank} made call {_number(key)} of {of} last ({_describe(of.calls[rank][key])})"
+        )
     if rank not in of.knowing:
         return f"rank {rank} does not know {of}: it did not make it, or lazily"
-    return f"rank {rank} made no call of {of}" + ("" if rank in of.whole else " among its last ones")
+    return f"rank {rank} made no call of {of}" + (
+        "" if rank in of.whole else " among its last ones"
+    )
 
 
 def _unfinished(wait: WaitingCall, dumps: Mapping[int, Dump]) -> Finding:
@@ -214,13 +250,22 @@ def _unfinished(wait: WaitingCall, dumps: Mapping[int, Dump]) -> Finding:
     if late := _late(wait):
         at = _places(dumps, [*late, *wait.waiting])
         seconds = max(late.values())
-        return finding("flight.late", *at, ranks=ranks(late), rank=next(iter(late)), seconds=seconds, call=call)
+        return finding(
+            "flight.late", *at, ranks=ranks(late), rank=next(iter(late)), seconds=seconds, call=call
+        )
     if wait.absent:
         absent = {"ranks": ranks(wait.absent), "rank": wait.absent[0]}
         return finding("flight.not started", *at, **absent, call=call, waiting=_those(wait))
-    some = {"ranks": ranks(wait.waiting), "rank": min(wait.waiting), "call": call, "group": wait.group}
+    some = {
+        "ranks": ranks(wait.waiting),
+        "rank": min(wait.waiting),
+        "call": call,
+        "group": wait.group,
+    }
     is_part = len(wait.waiting) < len(wait.group.ranks)
-    return finding("flight.not completed by some" if is_part else "flight.not completed", *at, **some)
+    return finding(
+        "flight.not completed by some" if is_part else "flight.not completed", *at, **some
+    )
 
 
 def _late(wait: WaitingCall) -> dict[int, float]:
@@ -230,18 +275,27 @@ def _late(wait: WaitingCall) -> dict[int, float]:
         return {}
     first = min(entry.created for entry in calls.values())
     over = {rank: (entry.created - first) / 1e9 for rank, entry in calls.items()}
-    return {rank: seconds for rank, seconds in over.items() if seconds * 1000 >= ALMOST * calls[rank].timeout}
+    return {
+        rank: seconds
+        for rank, seconds in over.items()
+        if seconds * 1000 >= ALMOST * calls[rank].timeout
+    }
 
 
 def _messages(of: ProcessGroup, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
     """Yield sends whose receive is for another size or dtype, where one of both is not completed."""
     for (sender, receiver), (sends, receives) in pairs(of).items():
         for i, (send, recv) in enumerate(zip(sends, receives, strict=False)):
-            fits = elements(send.inputs) == elements(recv.outputs) and send.input_types == recv.output_types
+            fits = (
+                elements(send.inputs) == elements(recv.outputs)
+                and send.input_types == recv.output_types
+            )
             if not fits and not "completed" == send.state == recv.state:
                 calls = f"{_describe(send)}; {_describe(recv)}"
                 ends = {"sender": sender, "receiver": receiver, "number": i, "group": of}
-                yield finding("flight.other message", *_places(dumps, [sender, receiver]), **ends, calls=calls)
+                yield finding(
+                    "flight.other message", *_places(dumps, [sender, receiver]), **ends, calls=calls
+                )
                 break
 
 
@@ -277,8 +331,15 @@ def _slow_links(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Findi
         usual = float(np.median([*took.values()]))
         for (sender, receiver), seconds in took.items():
             if len(took) > 2 and seconds > SLOW_LINK * usual:
-                found = {"time": duration(seconds), "usual": duration(usual), "size": size, "links": len(took)}
-                yield finding("flight.slow link", places[receiver], sender=sender, receiver=receiver, **found)
+                found = {
+                    "time": duration(seconds),
+                    "usual": duration(usual),
+                    "size": size,
+                    "links": len(took),
+                }
+                yield finding(
+                    "flight.slow link", places[receiver], sender=sender, receiver=receiver, **found
+                )
 
 
 def _those(wait: WaitingCall) -> str:
@@ -289,7 +350,9 @@ def _call(wait: WaitingCall, entry: Entry | None = None) -> str:
     entry = entry or next(iter(wait.waiting.values()))
     if entry.ends:
         sender, receiver = (wait.group.ranks[end] for end in entry.ends)
-        return f"the message from rank {sender} to rank {receiver} in {wait.group}, {_describe(entry)}"
+        return (
+            f"the message from rank {sender} to rank {receiver} in {wait.group}, {_describe(entry)}"
+        )
     return f"call {_number(wait.key)} of {wait.group}, {_describe(entry)}"
 
 
@@ -300,10 +363,16 @@ def _number(key: CallNumber) -> str:
 def _describe(entry: Entry) -> str:
     """Return the operation, its tensors and where the program called it."""
     is_in = bool(entry.inputs)
-    shapes, types = (entry.inputs, entry.input_types) if is_in else (entry.outputs, entry.output_types)
+    shapes, types = (
+        (entry.inputs, entry.input_types) if is_in else (entry.outputs, entry.output_types)
+    )
     sizes = named([f"[{', '.join(map(str, each))}]" for each in shapes])
     kind = named(sorted(set(types)))
-    return entry.operation + (f" of {kind} {sizes}" if shapes else "") + (f" at {entry.frame}" if entry.frame else "")
+    return (
+        entry.operation
+        + (f" of {kind} {sizes}" if shapes else "")
+        + (f" at {entry.frame}" if entry.frame else "")
+    )
 
 
 def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:

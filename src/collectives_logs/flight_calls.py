@@ -11,7 +11,8 @@ from typing import NamedTuple
 from collectives_logs.finding import MAX_NAMED, ranks
 from collectives_logs.flight_dump import Dump, DumpedGroup, Entry, Shapes
 
-# The number of a collective in its group, and of a call within it: several tensors may be coalesced under one number.
+# The number of a collective in its group, and of a call within it: several tensors may be coalesced
+# under one number.
 CallNumber = tuple[int, int]
 
 MESSAGES = ("send", "recv")
@@ -37,7 +38,11 @@ class ProcessGroup:
 
     def __str__(self) -> str:
         known = self.description not in ("", "undefined", self.name)
-        return f"group {self.name} ({self.description})" if known else f"group {self.name or '(no name)'}"
+        return (
+            f"group {self.name} ({self.description})"
+            if known
+            else f"group {self.name or '(no name)'}"
+        )
 
     def last(self, rank: int) -> CallNumber:
         """Return the last call of a rank, below all others if it made none."""
@@ -55,7 +60,9 @@ class WaitingCall(NamedTuple):
 
 
 def groups_of(dumps: Sequence[Dump]) -> list[ProcessGroup]:
-    """Return the groups of these dumps. Where no dump names a group's ranks, they are those that used it.
+    """Return the groups of these dumps.
+
+    Where no dump names a group's ranks, they are those that used it.
 
     >>> entry = Entry("0", 1, "all_reduce", None, ((4,),), ((4,),), ("Float",), ("Float",), "started", "")
     >>> (of,) = groups_of([Dump(f"d{rank}", rank, "2.10", "", {}, [entry], 0, True) for rank in (0, 1)])
@@ -70,10 +77,14 @@ def groups_of(dumps: Sequence[Dump]) -> list[ProcessGroup]:
             entries.setdefault(entry.group, []).append(entry)
         for name, mine in entries.items():
             members = dump.groups.get(name, DumpedGroup("", ()))
-            ranks = members.ranks or next((each for each in known.get(name, ()) if dump.rank in each), ())
+            ranks = members.ranks or next(
+                (each for each in known.get(name, ()) if dump.rank in each), ()
+            )
             ranks = ranks or tuple(sorted(users.get(name, ())))
             if ranks:
-                of = groups.setdefault((name, ranks), ProcessGroup(name, members.description, ranks))
+                of = groups.setdefault(
+                    (name, ranks), ProcessGroup(name, members.description, ranks)
+                )
                 of.knowing.add(dump.rank)
                 _add(of, dump, mine)
     return [*groups.values()]
@@ -156,15 +167,25 @@ def waits_of(of: ProcessGroup, dumped: set[int]) -> Iterator[WaitingCall]:
 
 
 def is_done(of: ProcessGroup, key: CallNumber, entry: Entry, members: Sequence[int]) -> bool:
-    """Return True if a call is completed; one that is over, well or not, was so if all ranks made it."""
-    return entry.state == "completed" or (entry.state == "ended" and all(reaches(of, rank, key) for rank in members))
+    """Return True if a call is completed.
+
+    One that is over, well or not, was so if all ranks made it.
+    """
+    return entry.state == "completed" or (
+        entry.state == "ended" and all(reaches(of, rank, key) for rank in members)
+    )
 
 
 def message_waits(of: ProcessGroup) -> Iterator[WaitingCall]:
     """Yield messages without their other end, while the rank of this end waits."""
     for (sender, receiver), (sends, receives) in pairs(of).items():
-        for here, there, mine, others in ((sender, receiver, sends, receives), (receiver, sender, receives, sends)):
-            after = [entry for entry in mine[len(others) :] if entry.state in ("scheduled", "started")]
+        for here, there, mine, others in (
+            (sender, receiver, sends, receives),
+            (receiver, sender, receives, sends),
+        ):
+            after = [
+                entry for entry in mine[len(others) :] if entry.state in ("scheduled", "started")
+            ]
             if after and here != there:
                 yield WaitingCall(of, (len(others), 0), {here: after[0]}, (there,))
 
@@ -180,7 +201,9 @@ def pairs(of: ProcessGroup) -> dict[tuple[int, int], tuple[list[Entry], list[Ent
             if entry.ends and max(entry.ends) < len(of.ranks):
                 sender, receiver = (of.ranks[end] for end in entry.ends)
                 if rank == (sender if entry.operation == "send" else receiver):
-                    found.setdefault((sender, receiver), ([], []))[entry.operation == "recv"].append(entry)
+                    found.setdefault((sender, receiver), ([], []))[
+                        entry.operation == "recv"
+                    ].append(entry)
     for ends, both in found.items():
         if not of.whole.issuperset(end for end in ends if end in of.messages):
             a, b = ([entry for entry in each if entry.state != "completed"] for each in both)
@@ -190,10 +213,24 @@ def pairs(of: ProcessGroup) -> dict[tuple[int, int], tuple[list[Entry], list[Ent
 
 # Collectives whose inputs have one size on all ranks, beside those below.
 ALIKE = frozenset(
-    ("all_reduce", "allreduce_coalesced", "reduce", "_reduce_oop", "broadcast", "_broadcast_oop", "sparse_all_reduce")
+    (
+        "all_reduce",
+        "allreduce_coalesced",
+        "reduce",
+        "_reduce_oop",
+        "broadcast",
+        "_broadcast_oop",
+        "sparse_all_reduce",
+    )
 )
 GATHERS = frozenset(
-    ["all_gather", "all_gather_single", "_all_gather_base", "all_gather_into_tensor_coalesced", "all_gather_v"]
+    [
+        "all_gather",
+        "all_gather_single",
+        "_all_gather_base",
+        "all_gather_into_tensor_coalesced",
+        "all_gather_v",
+    ]
 )
 SCATTERS = frozenset(
     [
@@ -208,7 +245,10 @@ EXCHANGES = frozenset(("all_to_all", "all_to_all_single", "all_to_all_v_single",
 
 
 class Odd(NamedTuple):
-    """A difference, its kind, and the ranks that differ from most; all ranks where no side has more."""
+    """A difference, its kind, and the ranks that differ from most.
+
+    All ranks where no side has more.
+    """
 
     kind: str
     culprits: tuple[int, ...]
@@ -216,7 +256,9 @@ class Odd(NamedTuple):
 
 
 def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
-    """Return what differs between the calls of ranks in a group of p; None if they fit, or too few are there.
+    """Return what differs between the calls of ranks in a group of p.
+
+    None if they fit, or too few are there.
 
     >>> entry = Entry("0", 1, "all_reduce", None, ((4,),), ((4,),), ("Float",), ("Float",), "started", "")
     >>> calls = {rank: entry for rank in range(3)} | {3: entry._replace(inputs=((5,),), outputs=((5,),))}
@@ -228,7 +270,10 @@ def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
         return _odd("operation", operations)
     (operation,) = set(operations.values()) or {""}
     # On other ranks than the root a gather has no outputs, and a scatter no inputs.
-    for types in ({r: e.input_types for r, e in calls.items()}, {r: e.output_types for r, e in calls.items()}):
+    for types in (
+        {r: e.input_types for r, e in calls.items()},
+        {r: e.output_types for r, e in calls.items()},
+    ):
         given = {rank: ", ".join(sorted(set(each))) for rank, each in types.items() if each}
         if len(set(given.values())) > 1:
             return _odd("dtypes", given)
@@ -237,11 +282,15 @@ def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
         return _odd("algorithm", algorithms)
     if operation in ALIKE:
         return _alike({rank: entry.inputs for rank, entry in calls.items()})
-    totals = {rank: (elements(entry.inputs), elements(entry.outputs)) for rank, entry in calls.items()}
+    totals = {
+        rank: (elements(entry.inputs), elements(entry.outputs)) for rank, entry in calls.items()
+    }
     if operation in GATHERS:
         return _gather(totals, p)
     if operation in SCATTERS:
-        return _gather({rank: (there, here) for rank, (here, there) in totals.items()}, p, "output", "input")
+        return _gather(
+            {rank: (there, here) for rank, (here, there) in totals.items()}, p, "output", "input"
+        )
     if operation in EXCHANGES:
         return _exchange(calls, totals, p, operation)
     if operation == "gather":
@@ -270,7 +319,9 @@ def _counted(counts: tuple[int, ...]) -> str:
     return " + ".join(map(str, counts)) or "0"
 
 
-def _gather(totals: Mapping[int, tuple[int, int]], p: int, part: str = "input", whole: str = "output") -> Odd | None:
+def _gather(
+    totals: Mapping[int, tuple[int, int]], p: int, part: str = "input", whole: str = "output"
+) -> Odd | None:
     """Compare parts that make up a whole: (part, whole) of each rank, in elements."""
     if all(there == p * here for here, there in totals.values()) and len(set(totals.values())) < 2:
         return None
@@ -284,23 +335,41 @@ def _gather(totals: Mapping[int, tuple[int, int]], p: int, part: str = "input", 
     odd = _odd("sizes", sums, " elements")
     if fit and (len(fit) == 1 or fit[0][1] > fit[1][1]):
         right = fit[0][0]
-        return odd._replace(culprits=tuple(sorted(rank for rank, each in totals.items() if each != right)))
+        return odd._replace(
+            culprits=tuple(sorted(rank for rank, each in totals.items() if each != right))
+        )
     return odd._replace(text=f"{odd.text}; expected {whole} = {p} × {part}")
 
 
-def _exchange(calls: Mapping[int, Entry], totals: Mapping[int, tuple[int, int]], p: int, operation: str) -> Odd | None:
-    """Compare what the ranks send and receive together; each pair, where there is a tensor for each peer."""
-    if len(calls) == p and p > 1 and all(len(e.inputs) == len(e.outputs) == p for e in calls.values()):
+def _exchange(
+    calls: Mapping[int, Entry], totals: Mapping[int, tuple[int, int]], p: int, operation: str
+) -> Odd | None:
+    """Compare what the ranks send and receive together.
+
+    Each pair, where there is a tensor for each peer.
+    """
+    if (
+        len(calls) == p
+        and p > 1
+        and all(len(e.inputs) == len(e.outputs) == p for e in calls.values())
+    ):
         return _pairs(calls)
     sent, received = (sum(each) for each in zip(*totals.values(), strict=True))
-    odd = _odd("sizes", {rank: f"{here} in, {there} out" for rank, (here, there) in totals.items()}, " elements")
+    odd = _odd(
+        "sizes",
+        {rank: f"{here} in, {there} out" for rank, (here, there) in totals.items()},
+        " elements",
+    )
     if len(calls) == p and sent != received:
         return odd
-    # Where each rank sends as much as it receives, split sizes may fit or not be there; if it hangs, they are not.
+    # Where each rank sends as much as it receives, split sizes may fit or not be there; if it
+    # hangs, they are not.
     is_over = all(entry.state in ("completed", "ended") for entry in calls.values())
     is_even = all(here == there and here % p == 0 for here, there in totals.values())
     is_known = operation == "all_to_all_v_single"
-    return odd if is_even and len(set(totals.values())) > 1 and not is_over and not is_known else None
+    return (
+        odd if is_even and len(set(totals.values())) > 1 and not is_over and not is_known else None
+    )
 
 
 def _pairs(calls: Mapping[int, Entry]) -> Odd | None:
@@ -335,7 +404,11 @@ def _odd(kind: str, values: Mapping[int, Hashable], unit: str = "") -> Odd:
     is_tie = sum(len(of) == most for of in sides.values()) > 1
     texts = [f"{ranks(of)}: {value}{unit if i == 0 else ''}" for i, (value, of) in enumerate(order)]
     more = f"; {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return Odd(kind, tuple(sorted(values if is_tie else minority or values)), "; ".join(texts[:MAX_NAMED]) + more)
+    return Odd(
+        kind,
+        tuple(sorted(values if is_tie else minority or values)),
+        "; ".join(texts[:MAX_NAMED]) + more,
+    )
 
 
 class WaitsFor(NamedTuple):
@@ -354,8 +427,8 @@ def waiting_ranks(waits: Sequence[WaitingCall]) -> set[int]:
 def cycles(waits: Sequence[WaitingCall]) -> Iterator[list[WaitsFor]]:
     """Yield circles of ranks, each of which waits for the next; no rank is in two of them.
 
-    Ranks that wait for nobody are taken away, then those that waited for them alone, and so on; whatever is left
-    leads into a cycle.
+    Ranks that wait for nobody are taken away, then those that waited for them alone, and so on;
+    whatever is left leads into a cycle.
     """
     of: dict[int, list[WaitingCall]] = {}
     for wait in waits:
@@ -382,11 +455,13 @@ def cycles(waits: Sequence[WaitingCall]) -> Iterator[list[WaitsFor]]:
 
 def _left(waits: Sequence[WaitingCall], of: dict[int, list[WaitingCall]]) -> set[int]:
     """Return the ranks that wait for one of these ranks."""
-    wanted: dict[int, list[int]] = {}  # by rank: the waits that it keeps others in, as places in `waits`
+    # By rank: the waits that it keeps others in, as places in `waits`.
+    wanted: dict[int, list[int]] = {}
     for i, wait in enumerate(waits):
         for rank in wait.absent:
             wanted.setdefault(rank, []).append(i)
-    open_waits = [sum(rank in of for rank in wait.absent) for wait in waits]  # those of it that wait themselves
+    # Those of it that wait themselves.
+    open_waits = [sum(rank in of for rank in wait.absent) for wait in waits]
     ways = dict.fromkeys(of, 0)
     for i, wait in enumerate(waits):
         for rank in wait.waiting:

@@ -1,7 +1,7 @@
 """A dump of PyTorch's flight recorder: the groups of one rank and the last calls that it made, from JSON or a pickle.
 
-Versions 2.0 to 2.x are known, as `FlightRecorderDetail.hpp` writes them; keys that are absent, and entries of wrong
-types, are left out. Frames are in pickles only.
+Versions 2.0 to 2.x are known, as `FlightRecorderDetail.hpp` writes them; keys that are absent, and
+entries of wrong types, are left out. Frames are in pickles only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, NoReturn
 from collectives_logs.json_stream import MAX_LETTERS, as_count, as_text
 from collectives_logs.sources import LogError, opened
 
-# What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together, tensors of an entry,
-# their dimensions, elements of a tensor; ranks of a group, groups of a rank; and sizes, frames and ranks of all entries
-# and groups of a file, because a pickle names one list as often as it likes.
+# What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together,
+# tensors of an entry, their dimensions, elements of a tensor; ranks of a group, groups of a rank;
+# and sizes, frames and ranks of all entries and groups of a file, because a pickle names one list
+# as often as it likes.
 MAX_BYTES, MAX_JSON, MAX_DICTS = 1 << 27, 1 << 25, 1 << 20
 MAX_ENTRIES, MAX_TENSORS, MAX_DIMENSIONS, MAX_ELEMENTS = 1 << 21, 1 << 10, 64, 1 << 62
 MAX_RANKS, MAX_GROUPS, MAX_PARTS = 1 << 17, 1 << 12, 1 << 22
@@ -82,12 +83,18 @@ def begins(start: bytes) -> bool:
     (True, False, False)
     """
     looks = start.lstrip()[:1] == b"{" or start[:1] == b"\x80"
-    is_trace = b'"traceEvents"' in start or b'"distributedInfo"' in start  # of the profiler, with groups, too
-    return looks and not is_trace and any(key in start for key in (b"collective_seq_id", b"pg_config"))
+    # Of the profiler, with groups, too.
+    is_trace = b'"traceEvents"' in start or b'"distributedInfo"' in start
+    return (
+        looks and not is_trace and any(key in start for key in (b"collective_seq_id", b"pg_config"))
+    )
 
 
 def read(path: Path, most: int = MAX_ENTRIES, left: PickledParts | None = None) -> Dump:
-    """Return the dump in a file, the last ``most`` entries of it; `left`: parts of all pickles. Raises LogError."""
+    """Return the dump in a file, the last ``most`` entries of it; `left`: parts of all pickles.
+
+    Raises LogError.
+    """
     try:
         data = b""
         with opened(path) as file:
@@ -95,13 +102,17 @@ def read(path: Path, most: int = MAX_ENTRIES, left: PickledParts | None = None) 
         is_pickle = data[:1] == b"\x80"
         room, dicts = (MAX_BYTES, 0) if is_pickle else (MAX_JSON, data.count(b"{"))
         if len(data) > room or dicts > MAX_DICTS:
-            raise ValueError(f"got over {room:,} bytes, or over {MAX_DICTS:,} dicts in JSON, expected a rank's dump")
+            raise ValueError(
+                f"got over {room:,} bytes, or over {MAX_DICTS:,} dicts in JSON, expected a rank's dump"
+            )
         value = load(data, left) if is_pickle else json.loads(data, parse_constant=_refuse)
         return _dump(path, value, most)
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
     except RecursionError:
-        raise LogError(f"{path}: got values nested too deep, expected a dump of the flight recorder") from None
+        raise LogError(
+            f"{path}: got values nested too deep, expected a dump of the flight recorder"
+        ) from None
     except ValueError as error:
         raise LogError(f"{path}: {str(error).splitlines()[0][:300]}") from None
 
@@ -114,7 +125,9 @@ class _Left:
     def take(self, parts: Sized) -> None:
         self.parts -= 1 + len(parts)
         if self.parts < 0:
-            raise LogError(f"got more than {MAX_PARTS:,} sizes, frames and ranks, expected a dump of one rank")
+            raise LogError(
+                f"got more than {MAX_PARTS:,} sizes, frames and ranks, expected a dump of one rank"
+            )
 
 
 def _refuse(name: str) -> NoReturn:
@@ -127,7 +140,9 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
     found = AT_END.search(path.name)
     rank = value["rank"] if _is_count(value.get("rank")) else int(found[1]) if found else -1
     if not 0 <= rank < MAX_RANKS:
-        raise ValueError("got no rank, expected one in the dump, or a number at the end of the file's name")
+        raise ValueError(
+            "got no rank, expected one in the dump, or a number at the end of the file's name"
+        )
     raw = value.get("entries", [])
     raw = raw if isinstance(raw, list) else []
     left = _Left()
@@ -156,11 +171,16 @@ def _entries(raw: list[Any], left: _Left) -> Iterator[Entry]:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             continue
-        yield Entry._make(part if type(part) is int else known.setdefault(part, part) for part in entry)
+        yield Entry._make(
+            part if type(part) is int else known.setdefault(part, part) for part in entry
+        )
 
 
 def _entry(raw: Any, left: _Left) -> Entry:
-    """Return one entry. Raises one of several errors if a part that is needed is absent or has a wrong type."""
+    """Return one entry.
+
+    Raises one of several errors if a part that is needed is absent or has a wrong type.
+    """
     group = raw["process_group"]
     name = group[0] if isinstance(group, list | tuple) and group else group
     number = raw.get("collective_seq_id", raw.get("seq_id"))
@@ -194,7 +214,10 @@ def _entry(raw: Any, left: _Left) -> Entry:
 
 
 def _lasted(raw: Any) -> int:
-    start, end = (as_count(raw.get(f"time_discovered_{what}_ns"), MAX_ELEMENTS) for what in ("started", "completed"))
+    start, end = (
+        as_count(raw.get(f"time_discovered_{what}_ns"), MAX_ELEMENTS)
+        for what in ("started", "completed")
+    )
     return end - start if 0 < start < end else 0
 
 
@@ -203,7 +226,11 @@ def _state(raw: Any, back_end: str) -> str:
     state = raw.get("state")
     if state not in ("scheduled", "started", "completed"):
         raise ValueError("a state")
-    return "ended" if back_end == "gloo" and state == "scheduled" and raw.get("retired") is True else str(state)
+    return (
+        "ended"
+        if back_end == "gloo" and state == "scheduled" and raw.get("retired") is True
+        else str(state)
+    )
 
 
 def _shapes(raw: Any, left: _Left) -> Shapes:
@@ -254,21 +281,28 @@ def _groups(raw: Any, left: _Left) -> dict[str, DumpedGroup]:
 
 
 def _ranks(raw: Any, left: _Left) -> tuple[int, ...]:
-    """Return the ranks of a group: torch writes their list as a text, "[0, 1]"; none if it is broken."""
+    """Return the ranks of a group: torch writes their list as a text, "[0, 1]".
+
+    None if it is broken.
+    """
     if isinstance(raw, str) and re.fullmatch(r"\[[\d, ]*\]", raw[: 8 * MAX_RANKS]):
         raw = [int(each) for each in re.findall(r"\d{1,9}", raw)]
     if not isinstance(raw, list) or len(raw) > MAX_RANKS:
         return ()
     left.take(raw)
-    return tuple(sorted({each for each in raw if each < MAX_RANKS})) if all(map(_is_count, raw)) else ()
+    return (
+        tuple(sorted({each for each in raw if each < MAX_RANKS}))
+        if all(map(_is_count, raw))
+        else ()
+    )
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_ELEMENTS
 
 
-# Opcodes by what they count, because a file of a megabyte can stand for gigabytes: those that make or enlarge a value,
-# and those that name one or read what frames the others.
+# Opcodes by what they count, because a file of a megabyte can stand for gigabytes: those that make
+# or enlarge a value, and those that name one or read what frames the others.
 MAKING = b"}])(tKMJG\x8aUX\x8c\x8d\x85\x86\x87aesu"
 NAMING = b"N\x88\x89hjqr\x94\x80\x95."
 MAX_PICKLED = 1 << 24
@@ -300,11 +334,15 @@ class PickledParts:
 
 class _Plain(pickle._Unpickler):
     left: PickledParts
-    dispatch = {opcode: _counted(opcode, 2) for opcode in MAKING} | {opcode: _counted(opcode, 1) for opcode in NAMING}
+    dispatch = {opcode: _counted(opcode, 2) for opcode in MAKING} | {
+        opcode: _counted(opcode, 1) for opcode in NAMING
+    }
 
 
 def load(data: bytes, left: PickledParts | None = None) -> Any:
-    """Return the value in a pickle of protocol 2 to 5. Raises ValueError, in one line, for one not plain, or broken.
+    """Return the value in a pickle of protocol 2 to 5.
+
+    Raises ValueError, in one line, for one not plain, or broken.
 
     >>> import pickle
     >>> load(pickle.dumps({"version": "2.10", "entries": [1, None, ("a", -2.5)]}))
@@ -319,8 +357,17 @@ def load(data: bytes, left: PickledParts | None = None) -> Any:
     try:
         return loader.load()
     except KeyError as error:
-        raise ValueError(f"got a pickle with opcode {error.args[0]:#x}, expected one of plain values") from None
+        raise ValueError(
+            f"got a pickle with opcode {error.args[0]:#x}, expected one of plain values"
+        ) from None
     except EOFError:
         raise ValueError(f"got a pickle without an end: it is cut at byte {len(data):,}") from None
-    except (pickle.UnpicklingError, AttributeError, IndexError, TypeError, ValueError, struct.error) as error:
+    except (
+        pickle.UnpicklingError,
+        AttributeError,
+        IndexError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         raise ValueError(f"got a broken pickle: {error}") from None

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 
-# How near to the cause a line is: it names one, follows from another process's, or only names a result.
+# How near to the cause a line is: it names one, follows from another process's, or only names a
+# result.
 CAUSE, CONSEQUENCE, RESULT = ("cause", "consequence", "result")
 
 BLANKS = re.compile(r"\s+")
@@ -37,7 +38,9 @@ def _form(row: dict[str, Any]) -> Form:
     """Return the form of a row, in whose pattern a space may be a line's end."""
     text = row.get("text") or "|".join(map(re.escape, row["has"])).replace(r"\ ", " ")
     pattern = re.compile(re.sub(r" (?![*?+{])", r"\\s*", text), re.DOTALL)
-    return Form(**row | {"has": tuple(BLANKS.sub("", each) for each in row["has"]), "text": pattern})
+    return Form(
+        **row | {"has": tuple(BLANKS.sub("", each) for each in row["has"]), "text": pattern}
+    )
 
 
 class Forms:

@@ -1,7 +1,7 @@
 """Files of NCCL Inspector (`NCCL_INSPECTOR_ENABLE=1`, JSON): findings on bandwidths, sizes, and who begins last.
 
-An object for each call of a rank: formats v4.0 to v4.2, where each has a header, and v4.3 on, where a marker with the
-header precedes the calls of a communicator.
+An object for each call of a rank: formats v4.0 to v4.2, where each has a header, and v4.3 on, where
+a marker with the header precedes the calls of a communicator.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def read(paths: Sequence[Path]) -> InspectorLog:
             if record is None:
                 log.broken[path] = log.broken.get(path, 0) + 1
                 continue
-            header = {**as_object(record.get("header")), **as_object(record.get("metadata"))} or header
+            header = {
+                **as_object(record.get("header")),
+                **as_object(record.get("metadata")),
+            } or header
             stats = as_object(record.get("dump_stats"))
             name = str(header.get("id"))[:80]
             dropped[name] = max(dropped.get(name, 0), as_count(stats.get("coll_dropped_total")))
@@ -88,8 +91,17 @@ def read(paths: Sequence[Path]) -> InspectorLog:
 
 
 def _call(log: InspectorLog, header: Object, kind: str, perf: Object, place: Place) -> None:
-    size, rank, time = as_count(header.get("n_ranks")), as_count(header.get("rank")), perf.get(f"{kind}_exec_time_us")
-    if not perf or not 0 <= rank < size <= MAX_RANKS or not isinstance(time, (int, float)) or not 0 <= time < 1e15:
+    size, rank, time = (
+        as_count(header.get("n_ranks")),
+        as_count(header.get("rank")),
+        perf.get(f"{kind}_exec_time_us"),
+    )
+    if (
+        not perf
+        or not 0 <= rank < size <= MAX_RANKS
+        or not isinstance(time, (int, float))
+        or not 0 <= time < 1e15
+    ):
         return
     name, collective = str(header.get("id"))[:80], collective_of(str(perf.get(kind)))
     key = SeriesKey(name, collective, rank)
@@ -99,12 +111,18 @@ def _call(log: InspectorLog, header: Object, kind: str, perf: Object, place: Pla
         return
     parts = size if collective in ("all_gather", "reduce_scatter") else 1
     nbytes = as_count(perf.get(f"{kind}_msg_size_bytes")) * parts
-    log.calls.setdefault(key, CallSeries(size, place)).add(as_count(perf.get(f"{kind}_sn")), float(time), nbytes)
+    log.calls.setdefault(key, CallSeries(size, place)).add(
+        as_count(perf.get(f"{kind}_sn")), float(time), nbytes
+    )
     log.hosts.setdefault((name, rank), str(header.get("hostname", ""))[:80])
     log.by_cpu += str(perf.get(f"{kind}_timing_source", "kernel_gpu")) != "kernel_gpu"
-    if chosen := [str(perf[f"{kind}_{what}"])[:20] for what in ("algo", "proto") if perf.get(f"{kind}_{what}")]:
+    if chosen := [
+        str(perf[f"{kind}_{what}"])[:20] for what in ("algo", "proto") if perf.get(f"{kind}_{what}")
+    ]:
         choice = " ".join([collective, *chosen])
-        log.choices[choice if choice in log.choices or len(log.choices) < MAX_CHOICES else "others"] += 1
+        log.choices[
+            choice if choice in log.choices or len(log.choices) < MAX_CHOICES else "others"
+        ] += 1
 
 
 def _job(log: InspectorLog) -> Iterator[Finding]:
@@ -113,10 +131,15 @@ def _job(log: InspectorLog) -> Iterator[Finding]:
     for key, calls in log.calls.items():
         members.setdefault(key.communicator, {}).setdefault(key.rank, calls)
     for name, by_rank in [*members.items()][:MAX_NAMED]:
-        size, hosts = max(calls.size for calls in by_rank.values()), {log.hosts[name, rank] for rank in by_rank}
+        size, hosts = (
+            max(calls.size for calls in by_rank.values()),
+            {log.hosts[name, rank] for rank in by_rank},
+        )
         found = f"communicator {name}: {ranks(by_rank)} of {size}, on {many(len(hosts), 'host')}"
         is_part = "communicator in part" if len(by_rank) < size else "communicator"
-        yield finding(f"inspector.{is_part}", *(calls.place for calls in by_rank.values()), found=found)
+        yield finding(
+            f"inspector.{is_part}", *(calls.place for calls in by_rank.values()), found=found
+        )
     if (more_of := len(members) - MAX_NAMED) > 0:
         yield finding("all.more communicators", count=many(more_of, "more communicator"))
     if not members:
@@ -147,7 +170,9 @@ def _rates(log: InspectorLog) -> dict[CallKind, Rates]:
     rates = {}
     for kind, of in found.items():
         times, place = min(of, key=lambda one: float(np.median(one[0])))
-        median, tenth = (kind.busbw(float(each)) for each in (np.median(times), np.quantile(times, 0.9)))
+        median, tenth = (
+            kind.busbw(float(each)) for each in (np.median(times), np.quantile(times, 0.9))
+        )
         total = sum(float(each.sum()) for each, _ in of) / len(of)
         rates[kind] = Rates(sum(each.size for each, _ in of), total, median, tenth, place)
     return rates
@@ -158,12 +183,18 @@ def _collectives(log: InspectorLog, rates: dict[CallKind, Rates]) -> Iterator[Fi
         found = f"{kind.collective} of {format_bytes(kind.nbytes)} on {many(kind.size, 'rank')}"
         found += f": {many(rate.calls, 'call')}, {duration(rate.microseconds / 1e6)} a rank"
         if rate.median:
-            found += f", busbw {rate.median:.3g} GB/s (median), {rate.tenth:.3g} GB/s (slowest tenth)"
+            found += (
+                f", busbw {rate.median:.3g} GB/s (median), {rate.tenth:.3g} GB/s (slowest tenth)"
+            )
         yield Finding("collective", found, at=(rate.at,))
     if len(rates) > MAX_NAMED:
-        yield Finding("collective", f"{many(len(rates) - MAX_NAMED, 'more kind')} of calls, with less time")
+        yield Finding(
+            "collective", f"{many(len(rates) - MAX_NAMED, 'more kind')} of calls, with less time"
+        )
     if log.choices:
-        yield Finding("choice", named([f"{name} ({count:,})" for name, count in log.choices.most_common()]))
+        yield Finding(
+            "choice", named([f"{name} ({count:,})" for name, count in log.choices.most_common()])
+        )
 
 
 def _slow_sizes(rates: dict[CallKind, Rates]) -> Iterator[Finding]:
@@ -174,7 +205,9 @@ def _slow_sizes(rates: dict[CallKind, Rates]) -> Iterator[Finding]:
         if nbytes >= LARGE and 0 < rate.median * SLOW < fastest:
             sizes = {"size": format_bytes(nbytes), "small": format_bytes(small)}
             busbw = {"rate": rate.median, "fastest": fastest}
-            yield finding("inspector.slow size", rate.at, collective=collective, p=p, **sizes, **busbw)
+            yield finding(
+                "inspector.slow size", rate.at, collective=collective, p=p, **sizes, **busbw
+            )
         best[collective, p] = max((fastest, small), (rate.median, nbytes))
 
 
@@ -185,7 +218,10 @@ def _waiting(log: InspectorLog) -> Iterator[Finding]:
         groups.setdefault((key.communicator, key.collective), {})[key.rank] = calls
     for (name, collective), members in groups.items():
         order = sorted(members)
-        names = [(f"rank {rank} of {name} on {log.hosts[name, rank]}", members[rank].place) for rank in order]
+        names = [
+            (f"rank {rank} of {name} on {log.hosts[name, rank]}", members[rank].place)
+            for rank in order
+        ]
         yield from waiting_findings(collective, names, _matched([members[rank] for rank in order]))
 
 

@@ -79,9 +79,12 @@ def as_number(value: Any, otherwise: float = math.nan) -> float:
 
 
 def objects(pieces: Iterable[str]) -> Iterator[Object | None]:
-    """Yield the objects in a text, behind each other or at the start of a line; None for each place that is no JSON.
+    """Yield the objects in a text, behind each other or at the start of a line.
 
-    An array's end stops it. Text between lines is passed over, and so is the rest after MAX_BROKEN broken places.
+    None for each place that is no JSON.
+
+    An array's end stops it. Text between lines is passed over, and so is the rest after MAX_BROKEN
+    broken places.
 
     >>> [*objects(['{"a": 1}, {"a"', ': 2}', ' {"a": oops}', chr(10), '{"a": 3}', '], {"a": 4}'])]
     [{'a': 1}, {'a': 2}, None, {'a': 3}]
@@ -118,6 +121,9 @@ def _next_line(text: str, at: int) -> int:
 
 
 def _last_line(text: str, at: int) -> int:
-    """Return where the last line begins, because its rest is to come; a line that is too long is dropped."""
+    """Return where the last line begins, because its rest is to come.
+
+    A line that is too long is dropped.
+    """
     at = max(at, text.rfind("\n") + 1)
     return at if len(text) - at <= MAX_OBJECT else len(text)

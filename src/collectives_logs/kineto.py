@@ -1,8 +1,8 @@
 """A trace of torch.profiler, one rank's: its collectives, how long they take, and whether compute kernels run beside.
 
-The file is read as a stream; kept are two or three numbers for each call and kernel. Where a trace has GPU kernels,
-communication is NCCL's or RCCL's kernels, and computation all others; on a CPU, what Gloo, MPI, UCC or this library's
-back end annotate, and operators of ATen.
+The file is read as a stream; kept are two or three numbers for each call and kernel. Where a trace
+has GPU kernels, communication is NCCL's or RCCL's kernels, and computation all others; on a CPU,
+what Gloo, MPI, UCC or this library's back end annotate, and operators of ATen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,24 @@ import numpy as np
 from collectives.bounds import algbw
 from collectives.contracts import CONTRACTS
 from collectives.units import MAX_RANKS, duration, format_bytes, many
-from collectives_logs.calls import MIN_CALLS, TOGETHER, CallKind, CallSeries, Floats, by_kind, waiting_findings
-from collectives_logs.finding import MAX_NAMED, Finding, collective_of, finding, named, places, ranks
+from collectives_logs.calls import (
+    MIN_CALLS,
+    TOGETHER,
+    CallKind,
+    CallSeries,
+    Floats,
+    by_kind,
+    waiting_findings,
+)
+from collectives_logs.finding import (
+    MAX_NAMED,
+    Finding,
+    collective_of,
+    finding,
+    named,
+    places,
+    ranks,
+)
 from collectives_logs.json_stream import Object, array_in, as_count, as_number, as_object
 from collectives_logs.sources import Place
 
@@ -35,7 +51,9 @@ HOST = re.compile(r"(gloo|mpi|ucc|collectives):(\w+)$")
 KERNEL = re.compile(
     r"(?:nccl|msccl)\w{0,12}Kernel_?(\w*)|(cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_\w+)"
 )
-ALGORITHM = re.compile(r"_(RING|NVLS_TREE|NVLS|TREE|COLLNET_DIRECT|COLLNET_CHAIN|COLLNET|PAT)_(LL128|LL|SIMPLE)(?:_|$)")
+ALGORITHM = re.compile(
+    r"_(RING|NVLS_TREE|NVLS|TREE|COLLNET_DIRECT|COLLNET_CHAIN|COLLNET|PAT)_(LL128|LL|SIMPLE)(?:_|$)"
+)
 RANK = re.compile(r"rank[-_]?(\d{1,7})", re.IGNORECASE)
 
 # Up to 2.18, NCCL runs all that has no kernel of its own in the one for sends and receives.
@@ -47,7 +65,9 @@ ITEM_BYTES = {
     **dict.fromkeys(("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1),
     **dict.fromkeys(("Short", "Half", "BFloat16", "short int", "c10::Half", "c10::BFloat16"), 2),
     **dict.fromkeys(("Int", "Float", "int", "float"), 4),
-    **dict.fromkeys(("Long", "Double", "ComplexFloat", "long int", "long", "double", "c10::complex<float>"), 8),
+    **dict.fromkeys(
+        ("Long", "Double", "ComplexFloat", "long int", "long", "double", "c10::complex<float>"), 8
+    ),
     **dict.fromkeys(("ComplexDouble", "c10::complex<double>"), 16),
 }
 
@@ -60,8 +80,10 @@ class Trace:
     rank: int
     world: int = 0
     backend: str = ""
-    calls: dict[tuple[str, str], CallSeries] = field(default_factory=dict)  # by collective and group
-    kernels: Counter[str] = field(default_factory=Counter)  # how often each algorithm and protocol is in a name
+    # By collective and group.
+    calls: dict[tuple[str, str], CallSeries] = field(default_factory=dict)
+    # How often each algorithm and protocol is in a name.
+    kernels: Counter[str] = field(default_factory=Counter)
     steps: array[float] = field(default_factory=lambda: array("d"))
     broken: int = 0  # places that could not be read
     left_out: int = 0  # events beyond what is kept
@@ -77,7 +99,10 @@ def begins(start: bytes) -> bool:
 
 
 def read(path: Path, place: int = 0) -> Trace:
-    """Return the trace of a file; its rank is the file's, or that of its name, or else `place`. Raises OSError."""
+    """Return the trace of a file; its rank is the file's, or that of its name, or else `place`.
+
+    Raises OSError.
+    """
     head, events = array_in(path, EVENTS)
     number = RANK.search(path.name)
     reader = _Events(Trace(str(path), int(number[1]) if number else place))
@@ -96,7 +121,8 @@ class _Events:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.host: dict[tuple[str, str], CallSeries] = {}
-        self.compute = {cat: (array("d"), array("d")) for cat in ("kernel", "cpu_op")}  # starts and durations
+        # Starts and durations.
+        self.compute = {cat: (array("d"), array("d")) for cat in ("kernel", "cpu_op")}
         self.often = 0
         self.whole = 0  # ranks of the only group, if there is one
 
@@ -104,16 +130,29 @@ class _Events:
         """Read what comes before the events."""
         if not isinstance(given, dict):
             return
-        trace, rank, world = self.trace, as_count(given.get("rank")), as_count(given.get("world_size"))
+        trace, rank, world = (
+            self.trace,
+            as_count(given.get("rank")),
+            as_count(given.get("world_size")),
+        )
         trace.world = world if world <= MAX_RANKS else 0
         trace.rank = rank if rank < world else trace.rank
         trace.backend = str(given.get("backend", ""))[:40]
         self.whole = trace.world if given.get("pg_count", 1) == 1 else 0
 
     def add(self, event: Object) -> None:
-        cat, name, args = event.get("cat"), str(event.get("name"))[:400], as_object(event.get("args"))
+        cat, name, args = (
+            event.get("cat"),
+            str(event.get("name"))[:400],
+            as_object(event.get("args")),
+        )
         start, lasts = as_number(event.get("ts")), as_number(event.get("dur"))
-        if event.get("ph") != "X" or math.isnan(start) or not lasts >= 0 or args.get("finished") is False:
+        if (
+            event.get("ph") != "X"
+            or math.isnan(start)
+            or not lasts >= 0
+            or args.get("finished") is False
+        ):
             return  # what has not finished lasts to the end of the profile there
         if cat == "kernel" and (found := KERNEL.search(name)):
             self._kernel(found, args, start, lasts)
@@ -128,25 +167,37 @@ class _Events:
             self.trace.steps.append(lasts)
         elif cat == "user_annotation" and (found := HOST.match(name)):
             collective = collective_of(found[2])
-            nbytes = _host_bytes(args) * (self.whole if collective in ("all_gather", "gather") else 1)
+            nbytes = _host_bytes(args) * (
+                self.whole if collective in ("all_gather", "gather") else 1
+            )
             self._call(self.host, (collective, ""), self.whole, (start, lasts, nbytes))
 
     def _kernel(self, found: re.Match[str], args: Object, start: float, lasts: float) -> None:
         kind, name = found[1] or found[2] or "Generic", args.get("Collective name")
         is_generic = GENERIC.match(kind) is not None
-        collective = "generic kernel" if is_generic and not name else collective_of(str(name or kind))
+        collective = (
+            "generic kernel" if is_generic and not name else collective_of(str(name or kind))
+        )
         if (choice := ALGORITHM.search(kind)) and not is_generic:
             kernel = f"{collective} {choice[1]}_{choice[2]}"
             if kernel in self.trace.kernels or len(self.trace.kernels) < MAX_NAMES:
                 self.trace.kernels[kernel] += 1
         elements = max(as_count(args.get("In msg nelems")), as_count(args.get("Out msg nelems")))
         nbytes = elements * ITEM_BYTES.get(str(args.get("dtype")), 0)
-        group = args.get("Process Group Ranks") or args.get("Process Group Name") or f"stream {args.get('stream')}"
+        group = (
+            args.get("Process Group Ranks")
+            or args.get("Process Group Name")
+            or f"stream {args.get('stream')}"
+        )
         size = min(as_count(args.get("Group size")), MAX_RANKS)
         self._call(self.trace.calls, (collective, str(group)[:1000]), size, (start, lasts, nbytes))
 
     def _call(
-        self, to: dict[tuple[str, str], CallSeries], key: tuple[str, str], size: int, call: tuple[float, float, int]
+        self,
+        to: dict[tuple[str, str], CallSeries],
+        key: tuple[str, str],
+        size: int,
+        call: tuple[float, float, int],
     ) -> None:
         self.often += 1
         if self.often > MAX_CALLS or (key not in to and len(to) >= MAX_GROUPS):
@@ -159,9 +210,15 @@ class _Events:
         trace, on_gpu = self.trace, bool(self.trace.calls or self.compute["kernel"][0])
         if not on_gpu:
             trace.calls = self.host
-        begun, lasting = (np.asarray(each) for each in self.compute["kernel" if on_gpu else "cpu_op"])
-        starts = np.concatenate([np.empty(0), *(np.asarray(each.order) for each in trace.calls.values())])
-        durations = np.concatenate([np.empty(0), *(np.asarray(each.durations) for each in trace.calls.values())])
+        begun, lasting = (
+            np.asarray(each) for each in self.compute["kernel" if on_gpu else "cpu_op"]
+        )
+        starts = np.concatenate(
+            [np.empty(0), *(np.asarray(each.order) for each in trace.calls.values())]
+        )
+        durations = np.concatenate(
+            [np.empty(0), *(np.asarray(each.durations) for each in trace.calls.values())]
+        )
         communication, compute = union(starts, durations), union(begun, lasting)
         everything = union(np.concatenate([starts, begun]), np.concatenate([durations, lasting]))
         trace.communication = communication.length
@@ -174,7 +231,13 @@ class _Events:
 def _host_bytes(args: Object) -> int:
     """Return the bytes of the first tensor of a CPU event."""
     dims, kinds = args.get("Input Dims"), args.get("Input type")
-    if not (isinstance(dims, list) and isinstance(kinds, list) and dims and kinds and isinstance(dims[0], list)):
+    if not (
+        isinstance(dims, list)
+        and isinstance(kinds, list)
+        and dims
+        and kinds
+        and isinstance(dims[0], list)
+    ):
         return 0
     elements = 1
     for length in dims[0][:16]:
@@ -208,14 +271,20 @@ def findings(traces: Sequence[Trace]) -> Iterator[Finding]:
         counts.update(trace.kernels)
     if counts:
         names = named([f"{name} ({count:,})" for name, count in counts.most_common()])
-        yield finding("kineto.kernels", *places(trace.file for trace in traces if trace.kernels), names=names)
+        yield finding(
+            "kineto.kernels", *places(trace.file for trace in traces if trace.kernels), names=names
+        )
 
 
 def _job(traces: Sequence[Trace]) -> Finding:
     world, numbers = max(trace.world for trace in traces), {trace.rank for trace in traces}
     backends = named(sorted({trace.backend for trace in traces} - {""}))
     steps = np.concatenate([np.asarray(trace.steps) for trace in traces])
-    each = f", {many(len(steps) // len(traces), 'step')} of {_time(np.median(steps))}" if len(steps) else ""
+    each = (
+        f", {many(len(steps) // len(traces), 'step')} of {_time(np.median(steps))}"
+        if len(steps)
+        else ""
+    )
     whole = f" of {world}" if world else ""
     found = f"{ranks(numbers)}{whole}{f', {backends}' if backends else ''}{each}"
     key = "kineto.trace in part" if len(numbers) < world else "kineto.trace"
@@ -228,7 +297,9 @@ def _cut(traces: Sequence[Trace]) -> Iterator[Finding]:
         if trace.broken:
             yield finding("kineto.cut", Place(trace.file), places=many(trace.broken, "place"))
         if trace.left_out:
-            yield finding("kineto.left out", Place(trace.file), events=many(trace.left_out, "event"))
+            yield finding(
+                "kineto.left out", Place(trace.file), events=many(trace.left_out, "event")
+            )
     for rank, times in Counter(trace.rank for trace in traces).items():
         if times > 1:
             here = places(trace.file for trace in traces if trace.rank == rank)
@@ -236,10 +307,15 @@ def _cut(traces: Sequence[Trace]) -> Iterator[Finding]:
 
 
 def _collectives(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """Yield calls that are alike: how many, how long, how fast; those that take the longest first."""
+    """Yield calls that are alike: how many, how long, how fast.
+
+    Those that take the longest first.
+    """
     found: dict[CallKind, list[Floats]] = {}
     for trace in traces:
-        for kind, durations in by_kind((name, calls) for (name, _), calls in trace.calls.items()).items():
+        for kind, durations in by_kind(
+            (name, calls) for (name, _), calls in trace.calls.items()
+        ).items():
             found.setdefault(kind, []).append(durations)
     order = sorted(found, key=lambda kind: -sum(float(each.sum()) for each in found[kind]))
     for kind in order[:MAX_NAMED]:
@@ -247,13 +323,22 @@ def _collectives(traces: Sequence[Trace]) -> Iterator[Finding]:
         yield Finding("collective", _collective(kind, found[kind], len(traces)) + least)
     if rest := order[MAX_NAMED:]:
         took = sum(float(each.sum()) for kind in rest for each in found[kind]) / len(traces)
-        yield Finding("collective", f"{many(len(rest), 'more kind')} of calls: they take {_time(took)} a rank together")
+        yield Finding(
+            "collective",
+            f"{many(len(rest), 'more kind')} of calls: they take {_time(took)} a rank together",
+        )
 
 
 def _collective(kind: CallKind, durations: Sequence[Floats], files: int) -> str:
-    """Return how long calls take; the rank of the shortest median waits least, so that it says how fast they are."""
+    """Return how long calls take.
+
+    The rank of the shortest median waits least, so that it says how fast they are.
+    """
     least = min(float(np.median(each)) for each in durations)
-    calls, took = sum(each.size for each in durations) / files, sum(float(each.sum()) for each in durations) / files
+    calls, took = (
+        sum(each.size for each in durations) / files,
+        sum(float(each.sum()) for each in durations) / files,
+    )
     size = f" of {format_bytes(kind.nbytes)}" if kind.nbytes else ""
     on = f" on {many(kind.size, 'rank')}" if kind.size else ""
     each = " a rank" if files > 1 else ""
@@ -266,7 +351,12 @@ def _collective(kind: CallKind, durations: Sequence[Floats], files: int) -> str:
 
 def _least(kind: CallKind) -> str:
     """Return what any schedule of it must send."""
-    if kind.collective not in TOGETHER or kind.collective not in CONTRACTS or not kind.nbytes or kind.size < 2:
+    if (
+        kind.collective not in TOGETHER
+        or kind.collective not in CONTRACTS
+        or not kind.nbytes
+        or kind.size < 2
+    ):
         return ""
     least = round(kind.nbytes * CONTRACTS[kind.collective].factor(kind.size))
     return f"; each rank sends at least {format_bytes(least)}, if no switch adds, and busbw is that over time"
@@ -277,7 +367,9 @@ def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
     of = [trace for trace in traces if trace.communication and trace.computation]
     if not of:
         return
-    share = np.array([[trace.communication / trace.span, trace.exposed / trace.span] for trace in of])
+    share = np.array(
+        [[trace.communication / trace.span, trace.exposed / trace.span] for trace in of]
+    )
     worst, most = of[int(share[:, 1].argmax())], share[:, 1].max()
     yield finding(
         "kineto.overlap" if most < MUCH_EXPOSED else "kineto.exposed",
@@ -297,7 +389,9 @@ def _waiting(traces: Sequence[Trace]) -> Iterator[Finding]:
         for key, calls in trace.calls.items():
             groups.setdefault(key, []).append((trace, calls))
     for (collective, _), members in groups.items():
-        (least, few), (most, many_calls) = (pick(members, key=lambda one: len(one[1].durations)) for pick in (min, max))
+        (least, few), (most, many_calls) = (
+            pick(members, key=lambda one: len(one[1].durations)) for pick in (min, max)
+        )
         counts = {"few": len(few.durations), "many": len(many_calls.durations)}
         if collective not in TOGETHER or len(members) < 2 or counts["many"] < MIN_CALLS:
             continue
@@ -306,7 +400,10 @@ def _waiting(traces: Sequence[Trace]) -> Iterator[Finding]:
             yield finding("kineto.calls", *at, collective=collective, **numbers, **counts)
             continue
         names = [(f"rank {trace.rank}", calls.place) for trace, calls in members]
-        times = [np.asarray(calls.durations)[np.argsort(calls.order, kind="stable")] for _, calls in members]
+        times = [
+            np.asarray(calls.durations)[np.argsort(calls.order, kind="stable")]
+            for _, calls in members
+        ]
         yield from waiting_findings(collective, names, np.array(times))
 
 
@@ -315,8 +412,15 @@ def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
     most: dict[str, tuple[float, float, Trace]] = {}
     for trace in traces:
         for (collective, _), calls in trace.calls.items():
-            a_step, nbytes = len(calls.durations) / (len(trace.steps) or 1), float(np.median(np.asarray(calls.nbytes)))
-            if a_step > MANY_CALLS and 0 < nbytes < SMALL and a_step > most.get(collective, (0.0,))[0]:
+            a_step, nbytes = (
+                len(calls.durations) / (len(trace.steps) or 1),
+                float(np.median(np.asarray(calls.nbytes))),
+            )
+            if (
+                a_step > MANY_CALLS
+                and 0 < nbytes < SMALL
+                and a_step > most.get(collective, (0.0,))[0]
+            ):
                 most[collective] = a_step, nbytes, trace
     for collective, (a_step, nbytes, trace) in most.items():
         per, size = "a step" if trace.steps else "in the trace", format_bytes(nbytes)

@@ -1,8 +1,8 @@
 """A log of a job, read line by line: what NCCL, torch, launchers and other programs print when it fails.
 
-Any text is a log. Formats of NCCL 2.2 to 2.30 are known, as `init.cc`, `enqueue.cc` and `transport/` print them, and
-the lines of `forms.toml`. Lines of several ranks may be interleaved, and any may be wrapped or cut short. Memory is
-that of what is found, not of the file.
+Any text is a log. Formats of NCCL 2.2 to 2.30 are known, as `init.cc`, `enqueue.cc` and
+`transport/` print them, and the lines of `forms.toml`. Lines of several ranks may be interleaved,
+and any may be wrapped or cut short. Memory is that of what is found, not of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from collectives_logs.watchdog import WatchdogLog
 
 
 class Process(NamedTuple):
-    """A writer of lines: a host, or what a launcher calls it; a process of it, and the process's device."""
+    """A writer of lines: a host, or what a launcher calls it.
+
+    A process of it, and the process's device.
+    """
 
     host: str
     pid: int
@@ -64,7 +67,8 @@ class JobLog:
     torch: WatchdogLog = field(default_factory=WatchdogLog)
     communicators: dict[str, set[Process]] = field(default_factory=dict)  # by NCCL's identifier
     settings: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by name and value
-    ways: dict[str, tuple[int, str, Place]] = field(default_factory=dict)  # slower ones: lines, the first of them
+    # Slower ones: lines, the first of them.
+    ways: dict[str, tuple[int, str, Place]] = field(default_factory=dict)
     errors: list[LogLine] = field(default_factory=list)  # the first lines that speak of an error
     ends: dict[str, Iterable[LogLine]] = field(default_factory=dict)  # the last lines of each file
 
@@ -73,8 +77,8 @@ class JobLog:
 MAX_WARNINGS, MAX_VALUES, MAX_PROCESSES = 1 << 14, 1 << 12, 1 << 16
 MAX_ERRORS, MAX_ENDS, LAST_LINES = 3, 64, 6
 
-# What stands before a line, by what it is: a time, a line's number or a quotation's mark, which say nothing of the
-# writer; and what launchers print, of which the group names the writer.
+# What stands before a line, by what it is: a time, a line's number or a quotation's mark, which say
+# nothing of the writer; and what launchers print, of which the group names the writer.
 PREFIXES = {
     "time": r">{1,3} ?|\s{0,8}\| |std(?:out|err): | {0,7}\d{1,7}(?:\t|:(?=[^\s\d]|  ))"
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,12} ?(?:Z|[+-]\d\d:?\d\d)?\]?:? (?:std(?:out|err) [FP] )?",
@@ -86,7 +90,8 @@ PREFIXES = {
     "mpi_rank": r"\[(?:\d{1,6},)?(\d{1,6})\]<std(?:out|err)>: ?",
     "tagged": r"([\w.-]{1,80}) \[std(?:out|err)\] ",
     "worker": r"\((raylet|autoscaler|[^()\n]{0,120}\bpid=\d{0,10})[^()\n]{0,120}\) ",
-    "task": r" {0,5}(\d{1,6}): (?!\[(?![EWFI][\d ])[A-Za-z](?!ank\d|efault))",  # not in a list of Horovod's
+    # Not in a list of Horovod's.
+    "task": r" {0,5}(\d{1,6}): (?!\[(?![EWFI][\d ])[A-Za-z](?!ank\d|efault))",
     "host": r"(?!\d+: )(?=[\w.-]{0,252}\d)([\w.-]{1,253})(?<!Error)(?<!Exception): ",
     "named": r"([\w.-]{1,253}): (?=[\w.-]{1,253}:\d{1,10}:\d|\[(?:rank|default)\d|\[[EWFI][\d ]|[\w.]{1,80}Error: )",
     "rank": r"\[rank(\d{1,7})\]:? ?",
@@ -97,7 +102,8 @@ MAX_PREFIXES = 6
 # mpirun may say who writes in the middle of a line, too.
 TAG = re.compile(r"\[\d{1,6},\d{1,6}\]<\w{1,8}>:")
 REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\][^\n]{0,200}$")
-# An author who quotes a log may have left out host and process, and the device, too; before 2.4 NCCL left out its name.
+# An author who quotes a log may have left out host and process, and the device, too; before 2.4
+# NCCL left out its name.
 HEAD = re.compile(
     r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
     r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:(?:(?P<shortened>[\w.-]{1,253})(?::\w{1,12}){0,2} )?"
@@ -107,18 +113,31 @@ HEAD = re.compile(
 )
 LEVELS = ("INFO ", "WARN ", "TRACE ")
 # Where a line of torch begins that says something about calls; it may be wrapped.
-TORCH = re.compile(r"\[[EWFI][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d|\[(?:PG [^\[\]]{1,300})?Rank \d{1,7}\]")
-# A line is looked at if it has one of these: all literals of forms, and what the reader's own patterns have.
+TORCH = re.compile(
+    r"\[[EWFI][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d|\[(?:PG [^\[\]]{1,300})?Rank \d{1,7}\]"
+)
+# A line is looked at if it has one of these: all literals of forms, and what the reader's own
+# patterns have.
 OWN_WORDS = (
     " WARN ", "commId 0x", " via NET", " via SHM", "NCCL version", "Using network", "set by environment",
     "No route to host", "P2P is disabled", "eligible", "optimal provider", "ProcessGroup", "Rank ",
     "Traceback", "Last error:", "GeForce", "GTX", "TITAN", "RTX ",
 )  # fmt: skip
 WORDS = re.compile("|".join(map(re.escape, dict.fromkeys((*OWN_WORDS, *LITERALS)))))
-SPEAKS = ("error", "fatal", "failed", "failure", "killed", "aborted", "segmentation fault", "core dumped")
+SPEAKS = (
+    "error",
+    "fatal",
+    "failed",
+    "failure",
+    "killed",
+    "aborted",
+    "segmentation fault",
+    "core dumped",
+)
 # The first lines of forms that have several.
 OPENS = ("first observed failure", "submitted to be reduced", "NVRM: The NVIDIA GPU ")
-# Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
+# Where what belongs to such a line ends, how many lines it has at most, and how much is read of
+# each and shown of all.
 END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
 MAX_LINES, MAX_READ, MAX_SHOWN = 12, 1 << 12, 600
 MAX_OPEN = 1 << 13  # records, one for each writer
@@ -136,7 +155,11 @@ EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,150}(?::\s|:?$)")
 MAX_TRACEBACK = 400  # lines
 
 # Ways of messages that may be slower than others, as `advice.toml` calls them.
-SOCKETS, NO_DIRECT, SHARED = "sockets", "InfiniBand without GPU-direct", "shared memory inside a node"
+SOCKETS, NO_DIRECT, SHARED = (
+    "sockets",
+    "InfiniBand without GPU-direct",
+    "shared memory inside a node",
+)
 
 
 def way_of(via: str) -> str:
@@ -268,14 +291,19 @@ class _LogReader(LineReader):
                 self.close(writer)
 
     def owner(self, writer: str, text: str, *, is_known: bool) -> tuple[str, bool]:
-        """Return whose record a text belongs to, and True if it begins one; what was wrapped has no prefix."""
+        """Return whose record a text belongs to, and True if it begins one.
+
+        What was wrapped has no prefix.
+        """
         newest = self.records.get(self.newest)
         is_wrapped = newest is not None and writer != self.newest and self.newest.startswith(writer)
         before = newest if is_wrapped else self.records.get(writer)
         is_new = TORCH.search(text) is not None
         if is_known and not is_new:
             form = form_of(text, ANYWHERE)
-            is_new = _opens(text, before) or (form is not None and not _completes(before, text, form))
+            is_new = _opens(text, before) or (
+                form is not None and not _completes(before, text, form)
+            )
         if newest is None or not is_wrapped:
             return writer, is_new
         is_inside = re.match(r"[a-z]+ ", text) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
@@ -334,14 +362,17 @@ class _LogReader(LineReader):
             process = Process(head["host"] or head["shortened"] or label, pid, device)
             said = text[head.end() : following and following.start()]
             whole = f"{head['source'] or ''}{said[:MAX_READ]}"
-            is_warning = head["level"] == "WARN" or "No route to host" in said  # tried again for minutes
+            # Tried again for minutes.
+            is_warning = head["level"] == "WARN" or "No route to host" in said
             form = form_of(whole, IN_NCCL if is_warning else IN_INFO)
             if is_warning or form:
                 self.message(LogMessage(at, process, said, form))
             self.take(said, at, process)
 
     def setting(self, name: str, value: str, process: Process, at: Place) -> None:
-        values = self.log.settings.setdefault(name, {}) if len(self.log.settings) < MAX_VALUES else {}
+        values = (
+            self.log.settings.setdefault(name, {}) if len(self.log.settings) < MAX_VALUES else {}
+        )
         if value in values or len(values) < MAX_VALUES:
             processes = values.setdefault(value, Setting(set(), at)).processes
             if len(processes) < MAX_PROCESSES:
@@ -357,7 +388,11 @@ class _LogReader(LineReader):
     def rank(self, found: re.Match[str], _: Place, process: Process) -> None:
         """Read a line that says in which communicator a process is."""
         known = self.log.communicators
-        members = known.setdefault(found[1], set()) if len(known) < MAX_VALUES else known.get(found[1], set())
+        members = (
+            known.setdefault(found[1], set())
+            if len(known) < MAX_VALUES
+            else known.get(found[1], set())
+        )
         if len(members) < MAX_PROCESSES:
             members.add(process)
 
@@ -367,8 +402,15 @@ class _LogReader(LineReader):
 
     @reads(VERSION)
     def version(self, found: re.Match[str], at: Place, process: Process) -> None:
-        """Keep a version; torch prints one without its CUDA, and the same number is the same version."""
-        known = (name for name in self.log.settings.get("version", {}) if name.partition("+")[0] == found[2])
+        """Keep a version.
+
+        Torch prints one without its CUDA, and the same number is the same version.
+        """
+        known = (
+            name
+            for name in self.log.settings.get("version", {})
+            if name.partition("+")[0] == found[2]
+        )
         self.setting("version", next(known, found[1]), process, at)
 
     @reads(r"^Using network (.+)$")

@@ -9,7 +9,16 @@ from pathlib import Path
 from collectives.units import many
 from collectives_logs.finding import MAX_NAMED, Finding, finding, named, ranks
 from collectives_logs.forms import CAUSE, CONSEQUENCE, RESULT, Form
-from collectives_logs.log import NO_DIRECT, SOCKETS, JobLog, LogMessage, Process, Raised, Setting, read
+from collectives_logs.log import (
+    NO_DIRECT,
+    SOCKETS,
+    JobLog,
+    LogMessage,
+    Process,
+    Raised,
+    Setting,
+    read,
+)
 from collectives_logs.sources import LogLine, lines_of
 from collectives_logs.watchdog import timeouts
 
@@ -49,7 +58,11 @@ def findings(log: JobLog) -> Iterator[Finding]:
     yield Finding("log", f"{many(log.lines, 'line')}, {log.own:,} of them NCCL's{says}")
     found, waited = [*_messages(log, CAUSE)], [*timeouts(log.torch)]
     is_explained = any(one.follows for one in found)
-    has_failed = is_explained or bool(waited) or any(each.form and each.form.follows for each in log.messages)
+    has_failed = (
+        is_explained
+        or bool(waited)
+        or any(each.form and each.form.follows for each in log.messages)
+    )
     if has_failed:  # or else a program may have caught them
         found += _exceptions(log, is_cause=not is_explained)
     found += [*waited, *_settings(log)]
@@ -61,12 +74,17 @@ def findings(log: JobLog) -> Iterator[Finding]:
 
 
 def _messages(log: JobLog, weight: str) -> Iterator[Finding]:
-    """Yield what lines of known forms say, of one weight; what only names a result says nothing beside causes."""
+    """Yield what lines of known forms say, of one weight.
+
+    What only names a result says nothing beside causes.
+    """
     forms: dict[Form, list[LogMessage]] = {}
     for message in log.messages:
         if message.form and message.form.next and message.form.weight == weight:
             forms.setdefault(message.form, []).append(message)
-    is_explained = any(each.form and each.form.weight != RESULT and each.form.follows for each in log.messages)
+    is_explained = any(
+        each.form and each.form.weight != RESULT and each.form.follows for each in log.messages
+    )
     if weight == RESULT and is_explained:
         return
     if weight == RESULT:  # that a rank ended says more than that some process did
@@ -90,7 +108,10 @@ def _shown(kind: str, those: Sequence[LogMessage], form: Form | None = None) -> 
     distinct: dict[str, LogMessage] = {}
     for each in those:
         distinct.setdefault(VARYING.sub("", each.text), each)
-    texts = [f"{each.process.host}: {each.text}" if each.process.host else each.text for each in distinct.values()]
+    texts = [
+        f"{each.process.host}: {each.text}" if each.process.host else each.text
+        for each in distinct.values()
+    ]
     text = "; ".join([texts[0], *(more[:MAX_MORE] for more in texts[1:MAX_ALIKE])])
     if form and (who := _who(those, form)):
         text = f"{who}: {text}"
@@ -104,11 +125,18 @@ def _who(those: Sequence[LogMessage], form: Form) -> str:
     lists = [*dict.fromkeys(some for each in those for some in each.ranks)]
     if form.kind != "behind" and lists:
         lists = [frozenset().union(*lists)]
-    return "; ".join(form.says.format(ranks=ranks(some)) for some in lists[:MAX_ALIKE]) if form.says else ""
+    return (
+        "; ".join(form.says.format(ranks=ranks(some)) for some in lists[:MAX_ALIKE])
+        if form.says
+        else ""
+    )
 
 
 def _exceptions(log: JobLog, *, is_cause: bool) -> Iterator[Finding]:
-    """Yield the exceptions of the program itself; if the job failed and no line says why, they are the reason."""
+    """Yield the exceptions of the program itself.
+
+    If the job failed and no line says why, they are the reason.
+    """
     distinct: dict[str, list[Raised]] = {}
     for each in log.raised:
         if not NOT_OWN.search(each.text):
@@ -126,17 +154,31 @@ def _exceptions(log: JobLog, *, is_cause: bool) -> Iterator[Finding]:
 def _settings(log: JobLog) -> Iterator[Finding]:
     """Yield versions, networks and variables in which processes differ."""
     for name, values in sorted(log.settings.items()):
-        key = name if name in ("version", "network") else "environment" if ALIKE.search(name) else "other environment"
+        key = (
+            name
+            if name in ("version", "network")
+            else "environment"
+            if ALIKE.search(name)
+            else "other environment"
+        )
         if len(values) > 1:
             yield _differ(log, f"nccl.{key}", values, name)
 
 
 def _differ(log: JobLog, key: str, values: dict[str, Setting], name: str) -> Finding:
-    """Return that processes have different values; something follows if two are of one communicator."""
-    found = "; ".join([f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MAX_NAMED])
+    """Return that processes have different values.
+
+    Something follows if two are of one communicator.
+    """
+    found = "; ".join(
+        [f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MAX_NAMED]
+    )
     one = finding(key, *(setting.at for setting in values.values()), values=found, name=name)
     members = log.communicators.values()
-    is_one_job = any(sum(not those.isdisjoint(each.processes) for each in values.values()) > 1 for those in members)
+    is_one_job = any(
+        sum(not those.isdisjoint(each.processes) for each in values.values()) > 1
+        for those in members
+    )
     return one if is_one_job else one._replace(follows="", next="")
 
 
@@ -145,7 +187,9 @@ def _slow_ways(log: JobLog) -> Iterator[Finding]:
     for way, (count, first, at) in log.ways.items():
         found = f"{many(count, 'line')} of connections by {way}, such as {first}"
         if way == NO_DIRECT and "GeForce" in log.settings:
-            yield Finding("connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at,))
+            yield Finding(
+                "connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at,)
+            )
         else:
             yield finding(f"nccl.{way}", at, found=found)
     for network, setting in log.settings.get("network", {}).items():
@@ -163,7 +207,9 @@ def _last_words(log: JobLog) -> Iterator[Finding]:
     yield finding("log.not known")._replace(at=(at,))
     for at, process, frame, text in log.raised[:1]:
         who = f"{process.host}: " if process.host else ""
-        yield Finding("traceback", f"{who}{text}{f', raised at {frame}' if frame else ''}", at=(at,))
+        yield Finding(
+            "traceback", f"{who}{text}{f', raised at {frame}' if frame else ''}", at=(at,)
+        )
     shown = {each.at for each in log.raised[:1]}
     spoken = [line for line in log.errors if line.at not in shown]
     yield from (_line("first error", line) for line in spoken)

@@ -1,6 +1,7 @@
 """A report of NCCL's RAS (`ncclras -v`, text of NCCL 2.24 on): processes that do not answer, ranks that are behind.
 
-A file may have several reports, one for each query; the last is read, and compared with the one before.
+A file may have several reports, one for each query; the last is read, and compared with the one
+before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collectives_logs.sources import COLOURS, LineReader, LogLine, Place, lines_
 # What is kept of a report: communicators, and ranks or processes in all blocks together.
 MAX_BLOCKS, MAX_MEMBERS = 1 << 12, 1 << 20
 
-TABLE = re.compile(r"^[ \t]*Group[ \t]+Comms[ \t]+Nodes(?:[ \t]+Ranks){3}[ \t]+Status[ \t]+Errors", re.MULTILINE)
+TABLE = re.compile(
+    r"^[ \t]*Group[ \t]+Comms[ \t]+Nodes(?:[ \t]+Ranks){3}[ \t]+Status[ \t]+Errors", re.MULTILINE
+)
 WHERE = re.compile(r"GPU (\S+)(?: \(NVML \S+\))? managed by process (\d{1,9}) on node (\S{1,255})")
 
 
@@ -59,7 +62,8 @@ class RasBlock:
     name: str  # "#0-0 (fa93daea854b060b)", or ""
     kind: str
     at: Place
-    values: dict[str, list[RasValue]] = field(default_factory=dict)  # by what differs: "AllGather", "status"
+    # By what differs: "AllGather", "status".
+    values: dict[str, list[RasValue]] = field(default_factory=dict)
     count: int = 0
     members: list[str] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
@@ -120,11 +124,15 @@ class _ReportReader(LineReader):
     def totals(self, _found: re.Match[str], _at: Place) -> None:
         self.is_totals = True
 
-    @reads(r"^(\d{1,7}) +(\d{1,7}) +\d+ +\S+ +(\d{1,7}) +\d+ +(NOCOMM|INIT|RUNNING|FINALIZE|ABORT|UNKNOWN) +([A-Z,]+)$")
+    @reads(
+        r"^(\d{1,7}) +(\d{1,7}) +\d+ +\S+ +(\d{1,7}) +\d+ +(NOCOMM|INIT|RUNNING|FINALIZE|ABORT|UNKNOWN) +([A-Z,]+)$"
+    )
     def group(self, found: re.Match[str], at: Place) -> None:
         of = self.reports[-1]
         if len(of.groups) < MAX_BLOCKS and int(found[3]) <= MAX_RANKS:
-            of.groups[int(found[1])] = RasGroup(int(found[1]), int(found[2]), int(found[3]), found[4], found[5], at)
+            of.groups[int(found[1])] = RasGroup(
+                int(found[1]), int(found[2]), int(found[3]), found[4], found[5], at
+            )
 
     @reads(r"^(?:\d{1,9} +){2,4}\d{1,9}$")
     def numbers(self, found: re.Match[str], _: Place) -> None:
@@ -144,7 +152,9 @@ class _ReportReader(LineReader):
     def differ(self, found: re.Match[str], _: Place) -> None:
         self.subject = found[1].removesuffix(" counts").removesuffix("operation").strip()
 
-    @reads(r"^(?:Missing communicator data from (\d{1,7}) |(\d{1,7}) job process(?:es are| is) considered dead)")
+    @reads(
+        r"^(?:Missing communicator data from (\d{1,7}) |(\d{1,7}) job process(?:es are| is) considered dead)"
+    )
     def count(self, found: re.Match[str], _: Place) -> None:
         if self.block:
             self.block.count = int(found[1] or found[2])
@@ -153,15 +163,25 @@ class _ReportReader(LineReader):
     def value(self, found: re.Match[str], at: Place) -> None:
         """Read a number of ranks with the same value; the ranks that follow are some of them."""
         if self.block and self._has_room():
-            self.block.values.setdefault(self.subject, []).append(RasValue(found[2], int(found[1]), at))
+            self.block.values.setdefault(self.subject, []).append(
+                RasValue(found[2], int(found[1]), at)
+            )
 
     @reads(r"^Rank (\d{1,7}) ((?:has|reported) .{1,60}?)?\s?-- (.*)$")
     def rank(self, found: re.Match[str], at: Place) -> None:
         """Read a rank, of the value before or with a value of its own."""
         if not self.block or not self._has_room():
             return
-        number, text, where = int(found[1]), (found[2] or "").removeprefix("has ").strip(), _where(found[3])
-        values = self.block.values.setdefault(self.subject, []) if text else self.block.values.get(self.subject)
+        number, text, where = (
+            int(found[1]),
+            (found[2] or "").removeprefix("has ").strip(),
+            _where(found[3]),
+        )
+        values = (
+            self.block.values.setdefault(self.subject, [])
+            if text
+            else self.block.values.get(self.subject)
+        )
         if text and values is not None:
             values.append(RasValue(text, 1, at))
         if values:
@@ -207,16 +227,26 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
 
 def findings(reports: Sequence[RasReport]) -> Iterator[Finding]:
-    """Yield the job, its communicators, and what is wrong with each; the report before says what has moved since."""
+    """Yield the job, its communicators, and what is wrong with each.
+
+    The report before says what has moved since.
+    """
     of = reports[-1]
     job = f"NCCL {of.version or 'of an unknown version'}: {many(of.nodes, 'node')}, {many(of.gpus, 'GPU')}"
-    yield Finding("job", job.replace("0 nodes, 0 GPUs", "no summary of the job"), at=(of.at,) if of.at else ())
+    yield Finding(
+        "job", job.replace("0 nodes, 0 GPUs", "no summary of the job"), at=(of.at,) if of.at else ()
+    )
     for group in of.groups.values():
         key = f"ras.{group.status}" if group.size else "ras.no rank"
         found = f"{many(group.communicators, 'communicator')} of {many(group.size, 'rank')}"
         found += f": {group.status}, {group.errors}"
         yield finding(key if key in ADVICE else "ras.communicator", group.at, found=found)
-    before = {(b.name, b.kind, what): v for r in reports[:-1] for b in r.blocks for what, v in b.values.items()}
+    before = {
+        (b.name, b.kind, what): v
+        for r in reports[:-1]
+        for b in r.blocks
+        for what, v in b.values.items()
+    }
     for block in of.blocks:
         yield from _block(block, of)
         for what, values in block.values.items():
@@ -241,7 +271,9 @@ def _block(block: RasBlock, of: RasReport) -> Iterator[Finding]:
         one = finding("ras.lacks ranks", block.at, found=found)
         is_one = _size(block, of) or not of.groups
         is_explained = any(not each.name for each in of.blocks)
-        yield one._replace(follows=one.follows if is_one else "", next="" if is_explained else one.next)
+        yield one._replace(
+            follows=one.follows if is_one else "", next="" if is_explained else one.next
+        )
 
 
 def _values(
@@ -262,12 +294,19 @@ def _values(
 def _behind(
     block: RasBlock, what: str, values: list[RasValue], of: RasReport, before: list[RasValue] | None
 ) -> Finding:
-    """Return the ranks that are behind; the report names the fewer ranks, so those behind may be all others."""
+    """Return the ranks that are behind.
+
+    The report names the fewer ranks, so those behind may be all others.
+    """
     most, least = (pick(value.operation for value in values) for pick in (max, min))
     late = [value for value in values if value.operation < most]
     numbers = _numbers(late, values, _size(block, of))
     places = [where for value in late for where in value.members.values() if where]
-    who = ranks(numbers) if numbers else f"{many(sum(value.count for value in late), 'rank')}, not named"
+    who = (
+        ranks(numbers)
+        if numbers
+        else f"{many(sum(value.count for value in late), 'rank')}, not named"
+    )
     is_stuck = before is not None and min(value.operation for value in before) == least
     return finding(
         "ras.stuck" if is_stuck else "ras.behind",
@@ -276,7 +315,8 @@ def _behind(
         name=block.name,
         what=what,
         values="; ".join(
-            f"{value} up to {value.operation:,}" for value in sorted(values, key=lambda value: value.operation)
+            f"{value} up to {value.operation:,}"
+            for value in sorted(values, key=lambda value: value.operation)
         ),
         ranks=who + (f" ({named(places)})" if places else ""),
         process=places[0] if places else "such a process",
@@ -284,13 +324,20 @@ def _behind(
 
 
 def _numbers(late: list[RasValue], values: list[RasValue], size: int) -> list[int]:
-    """Return the ranks that are behind, as named or as all others; [] if the report does not tell."""
+    """Return the ranks that are behind, as named or as all others.
+
+    [] if the report does not tell.
+    """
     if all(len(value.members) == value.count for value in late):
         return [rank for value in late for rank in value.members]
     ahead = [value for value in values if value not in late]
     others = {rank for value in ahead for rank in value.members}
     is_known = all(len(value.members) == value.count for value in ahead)
-    return [*sorted(set(range(size)) - others)] if is_known and size == sum(value.count for value in values) else []
+    return (
+        [*sorted(set(range(size)) - others)]
+        if is_known and size == sum(value.count for value in values)
+        else []
+    )
 
 
 def _size(block: RasBlock, of: RasReport) -> int:

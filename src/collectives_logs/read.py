@@ -36,7 +36,10 @@ KINDS = (
 
 
 def kinds_of(file: LogFile) -> list[FileKind]:
-    """Return the kinds that recognise a file's content. Raises OSError, and LogError if none does."""
+    """Return the kinds that recognise a file's content.
+
+    Raises OSError, and LogError if none does.
+    """
     start = start_of(cast(Path, file))
     if not start and str(file) in file.budget.cut:
         raise LogError(f"{file}: {_most(file.budget)}")
@@ -44,7 +47,9 @@ def kinds_of(file: LogFile) -> list[FileKind]:
     kinds += [LOG] if is_text(start) and kinds in ([], [BENCHMARK]) else []
     if not kinds:
         expected = ", ".join(kind.name for kind in KINDS)
-        raise LogError(f"{file}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
+        raise LogError(
+            f"{file}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}"
+        )
     return kinds
 
 
@@ -53,10 +58,12 @@ def _most(budget: Budget) -> str:
 
 
 def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
-    """Yield the findings in these files, with the name of their kind; files of one kind are one job's, read together.
+    """Yield the findings in these files, with the name of their kind.
 
-    Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read is named in a
-    finding, and the others are read. Raises LogError if there is no other.
+    Files of one kind are one job's, read together.
+
+    Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read
+    is named in a finding, and the others are read. Raises LogError if there is no other.
     """
     refused: list[str] = []
     budget = Budget()
@@ -103,5 +110,7 @@ def _findings(kind: FileKind, kinds: dict[LogFile, list[FileKind]]) -> Iterable[
 def _beside_tables(found: Iterator[Finding], kinds: dict[LogFile, list[FileKind]]) -> list[Finding]:
     """Return what a log says; of a benchmark's output, which is a table, only what is wrong."""
     alone = {str(file) for file, some in kinds.items() if some == [LOG]}
-    kept = [one for one in found if one.kind not in log_findings.LAST_WORDS or one.at[0].file in alone]
+    kept = [
+        one for one in found if one.kind not in log_findings.LAST_WORDS or one.at[0].file in alone
+    ]
     return kept if alone or len(kept) > 1 else []

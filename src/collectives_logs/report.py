@@ -32,7 +32,9 @@ b.act { color: var(--act) } .at { color: var(--faint); font-size: .85rem } img {
 
 
 def page(findings: Iterable[tuple[str, Finding]]) -> str:
-    """Return a page of HTML: a section for each kind of file; findings from which something follows are marked.
+    """Return a page of HTML: a section for each kind of file.
+
+    Findings from which something follows are marked.
 
     >>> "<h2>log</h2>" in page([("log", Finding("log", "9 lines, 1 of them NCCL's"))])
     True
@@ -63,7 +65,10 @@ def _text(sentence: str) -> str:
 
 
 def _image(drawn: Picture) -> str:
-    light, dark = (f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in (drawn.light, drawn.dark))
+    light, dark = (
+        f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        for svg in (drawn.light, drawn.dark)
+    )
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img src="{light}" alt="{escape(drawn.alt)}"></picture>'
@@ -84,7 +89,14 @@ def times(names: Sequence[str], seconds: Sequence[float], marked: int, what: str
         colours = [mark("ring" if i == marked else "two_tree").colour for i in range(len(names))]
         axes.barh(range(len(names)), seconds, color=colours)
         for i, value in enumerate(seconds):
-            axes.annotate(duration(value), (value, i), (4, 0), textcoords="offset points", va="center", color=theme.ink)
+            axes.annotate(
+                duration(value),
+                (value, i),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                color=theme.ink,
+            )
         axes.set_yticks(range(len(names)), names)
         axes.set_xticks([])
         axes.grid(visible=False)
@@ -92,11 +104,15 @@ def times(names: Sequence[str], seconds: Sequence[float], marked: int, what: str
         axes.invert_yaxis()
         axes.spines[["top", "right", "bottom"]].set_visible(False)
 
-    values = ", ".join(f"{name} {duration(value)}" for name, value in zip(names, seconds, strict=True))
+    values = ", ".join(
+        f"{name} {duration(value)}" for name, value in zip(names, seconds, strict=True)
+    )
     return picture(paint, f"{what}: {values}.", WIDTH, 0.7 + 0.28 * len(names))
 
 
-def curve(nbytes: NDArray[np.float64], busbw: NDArray[np.float64], fitted: NDArray[np.float64]) -> Picture:
+def curve(
+    nbytes: NDArray[np.float64], busbw: NDArray[np.float64], fitted: NDArray[np.float64]
+) -> Picture:
     """Draw measured busbw (markers) and the fit (line) by size, in GB/s."""
     from collectives.figures.style import mark, picture
 

@@ -17,7 +17,8 @@ from typing import IO, Any, ClassVar, NamedTuple, TypeVar
 # What is read at once, how much of a file says what it is, and where a line is cut.
 CHUNK, START, MAX_LINE = 1 << 20, 1 << 20, 1 << 16
 
-# Files of a folder or an archive; how much more than its packed bytes a call may unpack, or this much at least.
+# Files of a folder or an archive; how much more than its packed bytes a call may unpack, or this
+# much at least.
 MAX_FILES, MAX_RATIO, MIN_UNPACKED = 1 << 14, 100, 1 << 26
 
 # After so many bytes the rest of a file is left out.
@@ -121,7 +122,8 @@ class LogFile:
         if self.archive is None or self.info is None:
             return self.path.open("rb")
         if self.info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise OSError(0, "got another compression, expected deflate or none")  # LZMA takes any memory
+            # LZMA takes any memory.
+            raise OSError(0, "got another compression, expected deflate or none")
         try:
             return self.archive.open(self.info)
         except (zipfile.BadZipFile, RuntimeError) as error:
@@ -130,11 +132,16 @@ class LogFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a file, plain or gzip, to be read in pieces; where compressed data are cut or broken the block ends.
+    """Open a file, plain or gzip, to be read in pieces.
+
+    Where compressed data are cut or broken the block ends.
 
     Raises OSError.
     """
-    with path.open("rb") as raw, suppress(EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
+    with (
+        path.open("rb") as raw,
+        suppress(EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile),
+    ):
         is_gzip = raw.read(2) == GZIP
         raw.seek(0)
         if not is_gzip and getattr(path, "archive", None) is None:
@@ -145,7 +152,10 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def start_of(path: Path) -> bytes:
-    """Return the first bytes of a file without its compression, as UTF-8 where it is UTF-16. Raises OSError."""
+    """Return the first bytes of a file without its compression, as UTF-8 where it is UTF-16.
+
+    Raises OSError.
+    """
     start = b""
     with opened(path) as file:
         start = bytes(file.read(START))
@@ -174,12 +184,20 @@ def is_text(start: bytes) -> bool:
     >>> is_text(b"loss 0.3"), is_text(bytes(9) + b"loss 0.3"), is_text(bytes(range(256))), is_text(b"")
     (True, True, False, False)
     """
-    letters = start[: 1 << 16].replace(b"\0", b"").decode("utf8", "ignore" if len(start) > 1 << 16 else "replace")
-    return bool(letters.strip()) and len(CONTROL.findall(letters)) <= 1 + MOST_CONTROL * len(letters)
+    letters = (
+        start[: 1 << 16]
+        .replace(b"\0", b"")
+        .decode("utf8", "ignore" if len(start) > 1 << 16 else "replace")
+    )
+    return bool(letters.strip()) and len(CONTROL.findall(letters)) <= 1 + MOST_CONTROL * len(
+        letters
+    )
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Yield a file's text in pieces, without compression; a compressed file that is cut short gives what it has.
+    """Yield a file's text in pieces, without compression.
+
+    A compressed file that is cut short gives what it has.
 
     Raises OSError.
     """
@@ -196,7 +214,8 @@ def texts(path: Path) -> Iterator[str]:
 def lines_of(paths: Sequence[Path], longest: int = MAX_LINE) -> Iterator[LogLine]:
     """Yield the lines of files, plain or gzip, without colours and cut after `longest` characters.
 
-    Of a longer one with carriage returns the end is kept, too: it is what a progress bar and then an error wrote.
+    Of a longer one with carriage returns the end is kept, too: it is what a progress bar and then
+    an error wrote.
 
     Raises OSError.
     """
@@ -232,11 +251,20 @@ def _cut(line: str, longest: int) -> str:
     return COLOURS.sub("", line).rstrip("\r") if "\x1b" in line else line.rstrip("\r")
 
 
-def files_of(paths: Sequence[Path], archives: ExitStack, budget: Budget, refused: list[str]) -> list[LogFile]:
-    """Return the files that paths stand for: themselves, or those in folders and archives; `refused` says which not."""
+def files_of(
+    paths: Sequence[Path], archives: ExitStack, budget: Budget, refused: list[str]
+) -> list[LogFile]:
+    """Return the files that paths stand for: themselves, or those in folders and archives.
+
+    `refused` says which not.
+    """
     files: list[LogFile] = []
     for path in paths:
-        found = [*islice(filter(Path.is_file, path.rglob("*")), MAX_FILES + 1)] if path.is_dir() else [path]
+        found = (
+            [*islice(filter(Path.is_file, path.rglob("*")), MAX_FILES + 1)]
+            if path.is_dir()
+            else [path]
+        )
         here: list[LogFile] = []
         for each in sorted(found):
             try:
@@ -246,7 +274,9 @@ def files_of(paths: Sequence[Path], archives: ExitStack, budget: Budget, refused
             except OSError as error:
                 refused.append(f"cannot read {each}: {error.strerror}")
         if len(found) > MAX_FILES or len(here) > MAX_FILES:
-            refused.append(f"{path}: got more than {MAX_FILES:,} files, expected the files of one job")
+            refused.append(
+                f"{path}: got more than {MAX_FILES:,} files, expected the files of one job"
+            )
         else:
             files += sorted(here, key=str)
     return files
@@ -267,7 +297,9 @@ def _in_file(path: Path, archives: ExitStack, budget: Budget) -> list[LogFile]:
     infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
     begins = sorted((info.header_offset, info.compress_size) for info in infos)
     if any(begin + size > following for (begin, size), (following, _) in pairwise(begins)):
-        raise LogError(f"cannot read {path}: got entries that share bytes, expected each to have its own")
+        raise LogError(
+            f"cannot read {path}: got entries that share bytes, expected each to have its own"
+        )
     return [LogFile(path, budget, archive, info) for info in infos]
 
 
@@ -286,7 +318,10 @@ def reads(pattern: str | re.Pattern[str]) -> Callable[[Method], Method]:
 
 
 class LineReader:
-    """A reader that has a method for each form of a line; the first whose pattern is found takes the line."""
+    """A reader that has a method for each form of a line.
+
+    The first whose pattern is found takes the line.
+    """
 
     forms: ClassVar[tuple[tuple[re.Pattern[str], Callable[..., object]], ...]]
 

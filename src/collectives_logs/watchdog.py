@@ -15,7 +15,8 @@ from collectives_logs.sources import Place
 # Calls and states that are kept.
 MAX_TIMEOUTS = 1 << 16
 
-# All patterns are for a text without its blanks, because a terminal or a thread may have wrapped its lines anywhere.
+# All patterns are for a text without its blanks, because a terminal or a thread may have wrapped
+# its lines anywhere.
 WHO = r"\[(?:PG(?P<group>[^\[\]]{1,300}?))?Rank(?P<rank>\d{1,7})\]"
 WATCHDOG = re.compile(
     rf"(?:\[PG(?P<outer>[^\[\]]{{1,300}}?)Rank\d{{1,7}}\][a-zA-Z]{{1,90}}:)?{WHO}(?:Work|(?:Watchdogc|C)aughtcollective"
@@ -31,7 +32,8 @@ AT = re.compile(r"at(?:NCCL)?work(?:sequenceid)?:(\d{1,15})")
 JOB = re.compile(r"\[rank(\d{1,7})\]")
 GUID = re.compile(r"([^()]{1,80})(?:\(([^()]{1,200})\))?")
 
-# Calls between pairs have numbers of their own on each rank, and calls of one number that are no mistake.
+# Calls between pairs have numbers of their own on each rank, and calls of one number that are no
+# mistake.
 PAIRS = ("SEND", "RECV", "COALESCED")
 # Calls that take as many elements on each rank.
 ALIKE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
@@ -50,7 +52,9 @@ class TimedOutCall(NamedTuple):
 
     def __str__(self) -> str:
         known = 0 <= self.sent < UNKNOWN - 1
-        return self.collective + (f" ({many(self.sent, 'element')} in, {self.received:,} out)" if known else "")
+        return self.collective + (
+            f" ({many(self.sent, 'element')} in, {self.received:,} out)" if known else ""
+        )
 
 
 class Member(NamedTuple):
@@ -67,7 +71,8 @@ class TimedOutGroup:
     calls: dict[Member, tuple[int, TimedOutCall, Place]] = field(default_factory=dict)
     enqueued: dict[Member, int] = field(default_factory=dict)
     completed: dict[Member, int] = field(default_factory=dict)
-    failed: dict[Member, tuple[int, Place]] = field(default_factory=dict)  # in which call, as the watchdog says
+    # In which call, as the watchdog says.
+    failed: dict[Member, tuple[int, Place]] = field(default_factory=dict)
 
     def add(self, member: Member, number: int, call: TimedOutCall, at: Place) -> None:
         """Keep a call, if it is the member's first."""
@@ -91,7 +96,8 @@ class WatchdogLog:
     """All that was found; groups by torch's name, "" for calls whose group is unknown."""
 
     groups: dict[str, TimedOutGroup] = field(default_factory=dict)
-    loose: list[tuple[Member, int, TimedOutCall, Place]] = field(default_factory=list)  # in lines without their group
+    # In lines without their group.
+    loose: list[tuple[Member, int, TimedOutCall, Place]] = field(default_factory=list)
     of_call: dict[tuple[Member, int], set[str]] = field(default_factory=dict)
     kept: int = 0
 
@@ -135,14 +141,26 @@ class WatchdogLog:
         for name, of in self.groups.items():
             if name:
                 of.unite()
-        named = {(each.rank, *call[:2]) for name, of in self.groups.items() if name for each, call in of.calls.items()}
+        named = {
+            (each.rank, *call[:2])
+            for name, of in self.groups.items()
+            if name
+            for each, call in of.calls.items()
+        }
         unknown = self._of("")  # a process prints its call again with its last words, and its group
-        unknown.calls = {each: call for each, call in unknown.calls.items() if (each.rank, *call[:2]) not in named}
+        unknown.calls = {
+            each: call
+            for each, call in unknown.calls.items()
+            if (each.rank, *call[:2]) not in named
+        }
         return self.groups
 
 
 def _who(text: str, found: re.Match[str], job: int) -> tuple[str, Member]:
-    """Return the group's name and the process of a match; the job's rank stands before it, or before the line."""
+    """Return the group's name and the process of a match.
+
+    The job's rank stands before it, or before the line.
+    """
     group = found.groupdict().get("outer") or found["group"] or ""
     group = re.sub(r"^ID\d+PGGUID", "", group)  # the number of the group on this rank
     before = [*JOB.finditer(text, 0, found.start())]
@@ -161,7 +179,11 @@ def _is_default(group: str) -> bool:
 def timeouts(of: WatchdogLog) -> Iterator[Finding]:
     """Yield what timed out, those first that say why."""
     groups = of.settled()
-    found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group), MAX_NAMED)]
+    found = [
+        each
+        for name, group in groups.items()
+        for each in islice(_of_group(of, name, group), MAX_NAMED)
+    ]
     yield from sorted(found, key=lambda one: one.kind == "timeout")[:MAX_NAMED]
 
 
@@ -176,31 +198,55 @@ def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Find
         for call, those in calls.items():
             places = [*dict.fromkeys(of.calls[member][2] for member in those)][:2]
             follows = _follows(name, of, number, call, those)
-            of_call = {"ranks": _ranks(those), "seconds": call.milliseconds / 1000, "call": _call(name, number, call)}
+            of_call = {
+                "ranks": _ranks(those),
+                "seconds": call.milliseconds / 1000,
+                "call": _call(name, number, call),
+            }
             yield finding("watchdog.timeout", *places, **of_call, follows=follows)
 
 
 def _failures(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Finding]:
     """Yield in which call the watchdog of a rank met a failure, where no line says that the call timed out."""
-    waited = {(each.rank, call[0]) for group in torch.groups.values() for each, call in group.calls.items()}
+    waited = {
+        (each.rank, call[0])
+        for group in torch.groups.values()
+        for each, call in group.calls.items()
+    }
     calls: dict[int, list[Member]] = {}
     for member, (number, _) in of.failed.items():
         if (member.rank, number) not in waited:
             calls.setdefault(number, []).append(member)
     for number, those in [*calls.items()] if name else ():
         at = [of.failed[member][1] for member in those]
-        last = {f"last enqueued {of.enqueued[each]}, completed {of.completed.get(each, '?')}": each for each in those}
+        last = {
+            f"last enqueued {of.enqueued[each]}, completed {of.completed.get(each, '?')}": each
+            for each in those
+        }
         yield finding(
-            "watchdog.failure", *at[:2], ranks=_ranks(those), number=number, group=_group(name), last=named([*last])
+            "watchdog.failure",
+            *at[:2],
+            ranks=_ranks(those),
+            number=number,
+            group=_group(name),
+            last=named([*last]),
         )
 
 
-def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCall, list[Member]]) -> Finding | None:
+def _differ(
+    name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCall, list[Member]]
+) -> Finding | None:
     """Return a finding if calls of one number are of different collectives, or of other sizes where these agree."""
     kinds = {call.collective: call for call in calls if call.collective not in PAIRS}
-    is_size = len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
+    is_size = (
+        len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
+    )
     members = [each for those in calls.values() for each in those]
-    if number < 0 or (len(kinds) < 2 and not is_size) or len({each.rank for each in members}) < len(members):
+    if (
+        number < 0
+        or (len(kinds) < 2 and not is_size)
+        or len({each.rank for each in members}) < len(members)
+    ):
         return None
     different = "; ".join(f"{_ranks(those)}: {call}" for call, those in calls.items())
     at = [of.calls[those[0]][2] for those in calls.values()]
@@ -209,7 +255,9 @@ def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCa
     return finding("watchdog.calls of any group", *at, number=number, calls=different)
 
 
-def _follows(name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member]) -> str:
+def _follows(
+    name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member]
+) -> str:
     """Return what the lines prove about the others: who had not enqueued the call, or that all had."""
     if not call.collective.startswith(PAIRS) and name and number >= 0:
         behind: dict[int, list[Member]] = {}
@@ -217,9 +265,14 @@ def _follows(name: str, of: TimedOutGroup, number: int, call: TimedOutCall, thos
             if last < number and each not in those:
                 behind.setdefault(last, []).append(each)
         if behind:
-            last_calls = [f"{_ranks(some)} had enqueued call {last} last" for last, some in sorted(behind.items())]
+            last_calls = [
+                f"{_ranks(some)} had enqueued call {last} last"
+                for last, some in sorted(behind.items())
+            ]
             return f"{named(last_calls)}, as torch printed: {COUNTED}"
-        if beyond := [each for each, last in of.completed.items() if last >= number and each not in those]:
+        if beyond := [
+            each for each, last in of.completed.items() if last >= number and each not in those
+        ]:
             return f"{_ranks(beyond)} had completed this call, as torch printed"
     members = _gathered(call) if name else 0
     if members and len({each.job for each in those if each.job >= 0}) == members:
@@ -249,9 +302,15 @@ def _group(name: str) -> str:
     ('group 13 (mesh_dp)', 'group 1', 'group 0 (default_pg)')
     """
     found = GUID.fullmatch(name)
-    return f"group {named([found[1]])}{f' ({found[2]})' if found[2] else ''}" if found else f"group {name}"
+    return (
+        f"group {named([found[1]])}{f' ({found[2]})' if found[2] else ''}"
+        if found
+        else f"group {name}"
+    )
 
 
 def _call(name: str, number: int, call: TimedOutCall) -> str:
     what, sizes = call.collective, str(call).removeprefix(call.collective)
-    return f"{what}{f' {number}' if number >= 0 else ''}{f' of {_group(name)}' if name else ''}{sizes}"
+    return (
+        f"{what}{f' {number}' if number >= 0 else ''}{f' of {_group(name)}' if name else ''}{sizes}"
+    )

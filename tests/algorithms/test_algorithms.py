@@ -6,8 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectives.algorithms import ALGORITHMS, COSTS, NEUTRAL, PIPELINES, Algorithm, build, names, takes, variants
-from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, exchanges, second_tree
+from collectives.algorithms import (
+    ALGORITHMS,
+    COSTS,
+    NEUTRAL,
+    PIPELINES,
+    Algorithm,
+    build,
+    names,
+    takes,
+    variants,
+)
+from collectives.algorithms.binary_tree import (
+    NO_PARENT,
+    arrivals,
+    binary_tree,
+    edge_colours,
+    exchanges,
+    second_tree,
+)
 from collectives.autotune import MEASURED, choose
 from collectives.bench import Settings
 from collectives.bench.results import read, write
@@ -61,7 +78,9 @@ def in_lock_step(schedule: Schedule, n: int) -> tuple[int, int]:
 
 @SWEEP
 @pytest.mark.parametrize(("collective", "algorithm"), COSTS)
-def test_steps_and_bytes_are_what_the_closed_form_says(collective: str, algorithm: str, ranks: list[int]) -> None:
+def test_steps_and_bytes_are_what_the_closed_form_says(
+    collective: str, algorithm: str, ranks: list[int]
+) -> None:
     for p in ranks:
         schedule, cost = build(collective, algorithm, p), COSTS[collective, algorithm](p)
         n = 840 * p * schedule.k  # whole pieces, also where a rank's part is cut further
@@ -70,7 +89,9 @@ def test_steps_and_bytes_are_what_the_closed_form_says(collective: str, algorith
 
 def test_totals_of_the_naive_all_reduces() -> None:
     for p in RANKS:
-        exchange, root = (traffic(build("all_reduce", name, p), 100) for name in ("one_shot", "reduce_broadcast"))
+        exchange, root = (
+            traffic(build("all_reduce", name, p), 100) for name in ("one_shot", "reduce_broadcast")
+        )
         assert exchange.sent.sum() == p * (p - 1) * 100
         assert root.sent.sum() == 2 * (p - 1) * 100
 
@@ -96,11 +117,15 @@ def test_trees_begin_and_end_at_work() -> None:
 def test_an_overlapped_tree_takes_three_steps_a_segment() -> None:
     for p in range(2, 65):
         for s in (1, 2, 9):
-            steps, pipeline = (table["all_reduce", "overlapped_tree"] for table in (ALGORITHMS, PIPELINES))
+            steps, pipeline = (
+                table["all_reduce", "overlapped_tree"] for table in (ALGORITHMS, PIPELINES)
+            )
             promised = pipeline(p).fixed + pipeline(p).period * s
             assert promised - steps(p, segments=s).nsteps == int(p & (p - 1) > 0), (p, s)
             assert p < 4 or promised == 4 * height(p) + 3 * s - 3
-    assert [build("all_reduce", name, 64, segments=64).nsteps for name in ("tree", "overlapped_tree")] == [274, 213]
+    assert [
+        build("all_reduce", name, 64, segments=64).nsteps for name in ("tree", "overlapped_tree")
+    ] == [274, 213]
 
 
 def test_while_segments_go_up_others_go_down_through_the_same_ranks() -> None:
@@ -118,14 +143,20 @@ def test_both_ends_of_an_edge_take_turns_with_their_other_neighbours(parent: lis
     up, down, period = exchanges(np.array(parent))
     for r in range(len(parent)):
         edges = [c for c, above in enumerate(parent) if above == r] + [r] * (parent[r] != NO_PARENT)
-        assert len({up[c] % period for c in edges}) == len({down[c] % period for c in edges}) == len(edges)
+        assert (
+            len({up[c] % period for c in edges})
+            == len({down[c] % period for c in edges})
+            == len(edges)
+        )
         assert all((down[c] - up[c]) % period == 0 for c in edges)
 
 
 @pytest.mark.integration  # seconds
 def test_two_trees_halve_what_one_tree_sends() -> None:
     for p in range(3, 65):
-        one, two = (traffic(build("all_reduce", name, p, segments=4), 800) for name in ("tree", "two_tree"))
+        one, two = (
+            traffic(build("all_reduce", name, p, segments=4), 800) for name in ("tree", "two_tree")
+        )
         assert two.sent.max() <= 1600
         assert two.received.max() <= 1600
         assert one.sent.max() == (2400 if p > 3 else 1600), p
@@ -178,7 +209,9 @@ def test_no_port_works_twice_in_one_colour() -> None:
 
 def test_mirroring_an_odd_number_is_refused() -> None:
     """It would leave half of all ranks interior in both trees: the bug of NCCL 2.4.2 to 2.7.8."""
-    with pytest.raises(ValueError, match="a 'mirror' \\(for even p\\) or a 'shift', not 'mirror' for 9 ranks"):
+    with pytest.raises(
+        ValueError, match="a 'mirror' \\(for even p\\) or a 'shift', not 'mirror' for 9 ranks"
+    ):
         build("all_reduce", "two_tree", 9, second="mirror")
     with pytest.raises(ValueError, match="not 'mirrored' for 8 ranks"):
         build("all_reduce", "two_tree", 8, second="mirrored")
@@ -213,7 +246,9 @@ def test_a_hierarchical_tree_keeps_its_promise_of_steps() -> None:
 def test_a_broadcast_through_two_trees_keeps_its_promise_of_steps() -> None:
     for p in range(2, 130):
         for s in (1, 2, 9):
-            assert build("broadcast", "two_tree", p, segments=s).nsteps <= 2 * height(p - 1) + 2 * s, p
+            assert (
+                build("broadcast", "two_tree", p, segments=s).nsteps <= 2 * height(p - 1) + 2 * s
+            ), p
 
 
 def test_three_children_cannot_be_coloured() -> None:
@@ -224,7 +259,9 @@ def test_three_children_cannot_be_coloured() -> None:
 def test_names_and_options() -> None:
     assert names("all_gather") == [name for of, name in ALGORITHMS if of == "all_gather"]
     assert build("all_reduce", "two_tree", 8, segments=3, root=5).k == 6
-    with pytest.raises(ValueError, match=r"no algorithm 'rnig' for 'all_reduce'; all_reduce has .*, two_shot"):
+    with pytest.raises(
+        ValueError, match=r"no algorithm 'rnig' for 'all_reduce'; all_reduce has .*, two_shot"
+    ):
         build("all_reduce", "rnig", 8)
     with pytest.raises(ValueError, match="collectives with algorithms are broadcast, scatter"):
         build("all_the_things", "ring", 8)
@@ -244,12 +281,17 @@ def test_pipelined_algorithms_take_the_steps_of_their_formula(
 ) -> None:
     for p in ranks:
         for segments in (1, 2, 9):
-            schedule, pipeline = build(collective, algorithm, p, segments=segments), PIPELINES[collective, algorithm](p)
+            schedule, pipeline = (
+                build(collective, algorithm, p, segments=segments),
+                PIPELINES[collective, algorithm](p),
+            )
             assert schedule.k == segments * pipeline.share
             promised = pipeline.fixed + pipeline.period * segments
             assert schedule.nsteps <= promised
             assert schedule.nsteps == promised or algorithm not in ("chain", "circulant")
-            adding = [bool(step.add[step.dst < p].any()) for step in schedule.steps() if step.src.size]
+            adding = [
+                bool(step.add[step.dst < p].any()) for step in schedule.steps() if step.src.size
+            ]
             assert sum(adding) <= pipeline.adds * len(adding)
             assert sum(adding) == pipeline.adds * len(adding) or algorithm == "overlapped_tree"
 
@@ -262,7 +304,9 @@ def test_no_other_number_of_segments_is_better(collective: str, algorithm: str) 
         for gamma in (0, 1e-9):
             links = (5e-6, 1e-9, gamma)
             best = pipeline.seconds(n, pipeline.best(n, *links), *links)
-            others = [pipeline.seconds(n, s, *links) for s in (*range(1, 200), *range(200, 20000, 50))]
+            others = [
+                pipeline.seconds(n, s, *links) for s in (*range(1, 200), *range(200, 20000, 50))
+            ]
             assert best <= 1.01 * min(others)
 
 
@@ -275,12 +319,16 @@ def test_optimal_sends_the_fewest_blocks_in_the_fewest_rounds(ranks: list[int]) 
             counted, rounds = traffic(schedule, p), height(p)
             assert schedule.nsteps == halves * rounds
             assert (np.stack([counted.sent, counted.received]) == halves * (p - 1)).all(), p
-            assert (np.stack([counted.messages_sent, counted.messages_received]) == halves * rounds).all(), p
+            assert (
+                np.stack([counted.messages_sent, counted.messages_received]) == halves * rounds
+            ).all(), p
 
 
 def test_optimal_costs_as_halving_and_doubling_for_powers_of_two_and_less_for_all_else() -> None:
     for p in range(1, 300):
-        circulant, folding = (COSTS["all_reduce", name](p) for name in ("circulant", "halving_doubling"))
+        circulant, folding = (
+            COSTS["all_reduce", name](p) for name in ("circulant", "halving_doubling")
+        )
         assert circulant.steps == folding.steps
         assert circulant == folding if p & (p - 1) == 0 else circulant.sent < folding.sent, p
     for p, most in ((6, 2.5), (96, 2.97)):  # the busiest rank folds in or out, not both
@@ -300,7 +348,9 @@ def test_a_message_of_bruck_has_at_most_two_runs_of_chunks() -> None:
 
 
 def test_auto_takes_optimal_where_ranks_would_fold_and_the_node_where_links_differ() -> None:
-    flat, nodes = (machine(name).model_copy(update={"name": MEASURED}) for name in ("textbook", "dgx-h100"))
+    flat, nodes = (
+        machine(name).model_copy(update={"name": MEASURED}) for name in ("textbook", "dgx-h100")
+    )
     chosen = {p: choose("all_reduce", p, 1 << 20, on=flat).algorithm for p in (12, 16, 24, 96)}
     assert chosen == {12: "circulant", 16: "halving_doubling", 24: "circulant", 96: "circulant"}
     assert choose("reduce_scatter", 12, 1 << 20, on=flat).algorithm == "circulant"
@@ -308,7 +358,10 @@ def test_auto_takes_optimal_where_ranks_would_fold_and_the_node_where_links_diff
 
 
 def test_auto_counts_the_port_that_ranks_of_a_node_share() -> None:
-    """Summit has one for six ranks: each has a sixth of it if all send far. In a tree few edges leave a node."""
+    """Summit has one for six ranks: each has a sixth of it if all send far.
+
+    In a tree few edges leave a node.
+    """
     large = 256 << 20
     assert choose("broadcast", 24, large, on=machine("textbook")).algorithm == "circulant"
     assert choose("broadcast", 24, large, on=machine("summit")).algorithm in ("chain", "two_tree")
@@ -323,25 +376,41 @@ def test_of_equal_costs_auto_takes_the_first_in_the_table() -> None:
 
 
 def test_an_algorithm_needs_nothing_but_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a closed form the simulator's time counts; measured ranks leave it out. It is drawn in grey on a ring."""
-    monkeypatch.setitem(ALGORITHMS, ("all_reduce", "mine"), Algorithm(ALGORITHMS["all_reduce", "two_tree"].make))
+    """Without a closed form the simulator's time counts; measured ranks leave it out.
+
+    It is drawn in grey on a ring.
+    """
+    monkeypatch.setitem(
+        ALGORITHMS, ("all_reduce", "mine"), Algorithm(ALGORITHMS["all_reduce", "two_tree"].make)
+    )
     assert takes("all_reduce", "mine", "segments")
     assert build("all_reduce", "mine", 8, segments=3).k == 6
     measured = machine("ethernet").model_copy(update={"name": MEASURED})
     assert choose("all_reduce", 8, 1 << 22, "mine", on=measured) == ("mine", 4, None)
-    assert choose("all_reduce", 8, 1 << 22, "mine") == choose("all_reduce", 8, 1 << 22, "two_tree")._replace(
-        algorithm="mine"
-    )
-    assert "mine" not in {choose("all_reduce", p, n, on=measured).algorithm for p in RANKS for n in (4, 1 << 26)}
+    assert choose("all_reduce", 8, 1 << 22, "mine") == choose(
+        "all_reduce", 8, 1 << 22, "two_tree"
+    )._replace(algorithm="mine")
+    assert "mine" not in {
+        choose("all_reduce", p, n, on=measured).algorithm for p in RANKS for n in (4, 1 << 26)
+    }
     assert mark("mine") == ALGORITHMS["all_reduce", "mine"].mark
-    assert layout(build("all_reduce", "mine", 8), "mine").shape == ALGORITHMS["all_reduce", "mine"].shape == "ring"
+    assert (
+        layout(build("all_reduce", "mine", 8), "mine").shape
+        == ALGORITHMS["all_reduce", "mine"].shape
+        == "ring"
+    )
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_earlier_names_are_read_as_present_ones(old: str, new: str, tmp_path: Path) -> None:
-    """Hold this for calls, settings, machine files, rows and figures; no algorithm has such a name now."""
+    """Hold this for calls, settings, machine files, rows and figures.
+
+    No algorithm has such a name now.
+    """
     assert old not in {name for _, name in ALGORITHMS}
-    schedule, present = (build("all_reduce", name, 5, root=1) for name in (f"{old}/bfloat16", f"{new}/bfloat16"))
+    schedule, present = (
+        build("all_reduce", name, 5, root=1) for name in (f"{old}/bfloat16", f"{new}/bfloat16")
+    )
     assert (grid(schedule), schedule.codec) == (grid(present), "bfloat16")
     assert choose("all_reduce", 5, 8, old) == choose("all_reduce", 5, 8, new)
     assert Settings(algorithms=[old]).algorithms == [new]
@@ -349,7 +418,9 @@ def test_earlier_names_are_read_as_present_ones(old: str, new: str, tmp_path: Pa
     assert Protocol(name="LL", algorithms=(old,)).fits(new, 8)
     assert mark(old) == mark(new) != NEUTRAL
     write(
-        tmp_path / "rows", [{"algorithm": f"{old}/mxint8"}, {"algorithm": None}], {"settings": [{"algorithms": [old]}]}
+        tmp_path / "rows",
+        [{"algorithm": f"{old}/mxint8"}, {"algorithm": None}],
+        {"settings": [{"algorithms": [old]}]},
     )
     rows, record = read(tmp_path / "rows")
     assert rows.algorithm.dropna().tolist() == [f"{new}/mxint8"]

@@ -27,18 +27,26 @@ def test_distances_are_halves_rounded_up(ranks: list[int]) -> None:
 
 @RANKS
 def test_the_schedules_meet_the_papers_conditions(ranks: list[int]) -> None:
-    """Träff 2023, section 2: one segment of this phase and all others of the last; what is sent was received before."""
+    """Träff 2023, section 2: one segment of this phase and all others of the last.
+
+    What is sent was received before.
+    """
     for p in ranks:
         rows, rounds = receives(p), height(p)
         for rank in range(1, p):
             (own,) = rows[rank][rows[rank] >= 0]
-            assert sorted(rows[rank]) == sorted({*range(-rounds, 0), own} - {own - rounds}), (p, rank)
+            assert sorted(rows[rank]) == sorted({*range(-rounds, 0), own} - {own - rounds}), (
+                p,
+                rank,
+            )
             for k, distance in enumerate(distances(p)):
                 to = (rank + distance) % p
                 earlier = {*rows[rank][:k].tolist(), own - rounds}
                 assert to == 0 or rows[to][k] in earlier, (p, rank, k)
         for k, distance in enumerate(distances(p)):
-            assert rows[distance % p][k] == k or p == 1, "the root sends a new segment in each round"
+            assert rows[distance % p][k] == k or p == 1, (
+                "the root sends a new segment in each round"
+            )
 
 
 @RANKS
@@ -49,8 +57,12 @@ def test_fewest_rounds_and_each_segment_once(ranks: list[int]) -> None:
             schedule = build("broadcast", "circulant", p, segments=segments, root=p // 2)
             counted = traffic(schedule, segments)
             assert schedule.nsteps == (segments - 1 + height(p) if p > 1 else 0)
-            assert counted.received.tolist() == [0 if r == p // 2 or p == 1 else segments for r in range(p)], p
-            assert all(len(set(step.src)) == len(set(step.dst)) == len(step) for step in schedule.steps())
+            assert counted.received.tolist() == [
+                0 if r == p // 2 or p == 1 else segments for r in range(p)
+            ], p
+            assert all(
+                len(set(step.src)) == len(set(step.dst)) == len(step) for step in schedule.steps()
+            )
             if p > 1:
                 verify(schedule)
                 verify(reverse(schedule, "reduce", add=True))
@@ -69,7 +81,9 @@ def test_a_wrong_round_is_caught() -> None:
 
     right = build("broadcast", "circulant", 9, segments=4)
     for t in range(right.nsteps):
-        skipped = replace(right, nsteps=right.nsteps - 1, make=lambda i, t=t: right.make(i + (i >= t)))
+        skipped = replace(
+            right, nsteps=right.nsteps - 1, make=lambda i, t=t: right.make(i + (i >= t))
+        )
         with pytest.raises(ScheduleError):
             verify(skipped)
 

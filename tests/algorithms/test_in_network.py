@@ -25,7 +25,9 @@ IN_NETWORK = "all_reduce", "in_network"
 
 
 def changed(schedule: Schedule, t: int, change: Callable[[Step], Step]) -> Schedule:
-    return replace(schedule, make=lambda at: change(schedule.step(at)) if at == t else schedule.step(at))
+    return replace(
+        schedule, make=lambda at: change(schedule.step(at)) if at == t else schedule.step(at)
+    )
 
 
 def rows(step: Step, kept: object) -> Step:
@@ -53,7 +55,8 @@ def test_numbers_are_added_and_the_switch_adds_none_of_its_own(p: int) -> None:
     assert (run(schedule, state)[:p] == total).all()
     if p > 1:
         state[:] = 1
-        assert (run(schedule, state)[:p] == p + 1).all()  # a switch that holds something spoils the sum
+        # A switch that holds something spoils the sum.
+        assert (run(schedule, state)[:p] == p + 1).all()
 
 
 def test_the_contract_asks_nothing_of_a_switch_and_gives_it_nothing() -> None:
@@ -65,16 +68,36 @@ def test_the_contract_asks_nothing_of_a_switch_and_gives_it_nothing() -> None:
 
 
 FAULTS = {
-    "a member is left out": (0, lambda s: rows(s, s.src != 2), "rank 0 holds chunk 0 of rank 2 0 times, not 1"),
-    "a member is not told": (1, lambda s: rows(s, s.dst != 2), "rank 2 holds chunk 0 of rank 0 0 times, not 1"),
+    "a member is left out": (
+        0,
+        lambda s: rows(s, s.src != 2),
+        "rank 0 holds chunk 0 of rank 2 0 times, not 1",
+    ),
+    "a member is not told": (
+        1,
+        lambda s: rows(s, s.dst != 2),
+        "rank 2 holds chunk 0 of rank 0 0 times, not 1",
+    ),
     "the sum is added to what is there": (
         1,
         lambda s: Step(s.src, s.dst, s.chunk, s.count, True),
         "rank 0 holds chunk 0 of rank 0 2 times, not 1",
     ),
-    "another's sum is told": (1, lambda s: Step(s.src, s.dst, 1 - s.chunk, s.count, s.add), "holds chunk"),
-    "a member replaces": (0, lambda s: Step(s.src, s.dst, s.chunk, s.count, s.src > 0), "replaced and written again"),
-    "a participant that is not there": (0, lambda s: Step(s.src, s.dst + 1, s.chunk, s.count, s.add), "5 ranks"),
+    "another's sum is told": (
+        1,
+        lambda s: Step(s.src, s.dst, 1 - s.chunk, s.count, s.add),
+        "holds chunk",
+    ),
+    "a member replaces": (
+        0,
+        lambda s: Step(s.src, s.dst, s.chunk, s.count, s.src > 0),
+        "replaced and written again",
+    ),
+    "a participant that is not there": (
+        0,
+        lambda s: Step(s.src, s.dst + 1, s.chunk, s.count, s.add),
+        "5 ranks",
+    ),
 }
 
 
@@ -117,7 +140,10 @@ def test_two_messages_of_a_rank_are_refused_and_many_of_a_switch_are_not() -> No
 
 
 def test_switches_are_a_number_and_no_root() -> None:
-    for wrong, message in ((-1, "got -1, expected 0 or more"), (1.5, "got 1.5, expected a whole number")):
+    for wrong, message in (
+        (-1, "got -1, expected 0 or more"),
+        (1.5, "got 1.5, expected a whole number"),
+    ):
         with pytest.raises(ScheduleError, match=f"switches of a schedule: {message}"):
             Schedule("all_reduce", 2, 1, 0, Step, switches=wrong)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="root 2 is not one of the ranks 0 to 1"):
@@ -139,7 +165,9 @@ def test_it_takes_its_closed_form_and_exceeds_the_link_s_rate_as_bus_bandwidth()
     for p in (2, 8, 72):
         done = simulate(build(*IN_NETWORK, p, segments=64), on_switch, n)
         assert done.seconds == pytest.approx(n / 100e9 * 65 / 64)
-        assert busbw("all_reduce", p, n, done.seconds) == pytest.approx(2 * (p - 1) / p * 100 * 64 / 65)
+        assert busbw("all_reduce", p, n, done.seconds) == pytest.approx(
+            2 * (p - 1) / p * 100 * 64 / 65
+        )
     assert done.seconds < lower_bound("all_reduce", 72, n, alpha=0, beta=1e-11)
     assert len(done.finish) == 72
 
@@ -147,7 +175,9 @@ def test_it_takes_its_closed_form_and_exceeds_the_link_s_rate_as_bus_bandwidth()
 def test_the_switch_is_inside_a_node_that_the_ranks_fill_and_else_in_the_network() -> None:
     h100 = machine("dgx-h100")
     inside, outside = (simulate(build(*IN_NETWORK, p), h100, 1 << 20) for p in (8, 16))
-    assert inside.bytes == {"inside": 16 << 20, "network": 0} or inside.bytes == {"inside": 16 << 20}
+    assert inside.bytes == {"inside": 16 << 20, "network": 0} or inside.bytes == {
+        "inside": 16 << 20
+    }
     assert outside.bytes["network"] == 32 << 20
     assert inside.busiest[0] == "inside port of rank 0, sending"
 
@@ -155,7 +185,9 @@ def test_the_switch_is_inside_a_node_that_the_ranks_fill_and_else_in_the_network
 def test_auto_never_chooses_it() -> None:
     """Neither by formulas nor by simulation."""
     for name, nbytes in product(("textbook", "dgx-h100"), (4, 1 << 28)):
-        assert choose("all_reduce", 8, nbytes, on=machine(name)).algorithm in names("all_reduce", executable())
+        assert choose("all_reduce", 8, nbytes, on=machine(name)).algorithm in names(
+            "all_reduce", executable()
+        )
     assert IN_NETWORK not in executable()
 
 

@@ -43,7 +43,10 @@ def ucc_children(p: int, rank: int) -> list[int]:
     if rank == p - 1:
         return left
     near = rank + below
-    return [*left, near if near < p and rank != largest_power(p) - 1 else rank + largest_power(p - rank - 1)]
+    return [
+        *left,
+        near if near < p and rank != largest_power(p) - 1 else rank + largest_power(p - rank - 1),
+    ]
 
 
 @pytest.mark.parametrize("p", [*range(1, 70), 127, 128, 129])

@@ -19,11 +19,16 @@ def hops_and_waiting(schedule: Schedule) -> tuple[int, int]:
         row, part = step.cells()
         hops[step.dst[row], part] = hops[step.src[row], part] + 1
         received[step.dst[row], part], sent[step.src[row], part] = t, t
-    waiting = [((received >= 0) & (received <= t) & (sent > t)).sum(axis=1).max() for t in range(schedule.nsteps)]
+    waiting = [
+        ((received >= 0) & (received <= t) & (sent > t)).sum(axis=1).max()
+        for t in range(schedule.nsteps)
+    ]
     return int(hops.max()), int(max(waiting))
 
 
-@pytest.mark.parametrize(("p", "all_at_once", "one_by_one"), [(128, 7, 127), (100, 7, 99), (24, 5, 23)])
+@pytest.mark.parametrize(
+    ("p", "all_at_once", "one_by_one"), [(128, 7, 127), (100, 7, 99), (24, 5, 23)]
+)
 def test_as_many_messages_as_in_nccl(p: int, all_at_once: int, one_by_one: int) -> None:
     """Counted in NCCL 2.30.7's own schedule (src/include/collectives.h)."""
     for make in (all_gather, reduce_scatter):
@@ -45,7 +50,10 @@ def test_the_buffer_is_bounded_and_the_depth_a_logarithm(p: int) -> None:
 
 
 def test_without_aggregation_a_logarithm_of_parts_waits() -> None:
-    """The paper's claim: a buffer of log2 p parts, however large the operation; Bruck's needs half of all."""
+    """The paper's claim: a buffer of log2 p parts, however large the operation.
+
+    Bruck's needs half of all.
+    """
     for p in (8, 32, 128):
         assert hops_and_waiting(all_gather(p, 1))[1] == height(p) - 1
         assert hops_and_waiting(all_gather(p))[1] == p // 2 - 1
@@ -56,9 +64,14 @@ def test_the_large_messages_stay_near() -> None:
     """Bruck's sends half of all parts to the farthest rank, PAT one."""
 
     def parts_to_the_farthest(schedule: Schedule) -> int:
-        return max(int(step.messages().size.max()) for step in schedule.steps() if (step.dst - step.src == 32).any())
+        return max(
+            int(step.messages().size.max())
+            for step in schedule.steps()
+            if (step.dst - step.src == 32).any()
+        )
 
-    turned = build("all_gather", "bruck", 64)  # sends the other way round the ring, 32 ranks away all the same
+    # Sends the other way round the ring, 32 ranks away all the same.
+    turned = build("all_gather", "bruck", 64)
     assert (parts_to_the_farthest(turned), parts_to_the_farthest(all_gather(64))) == (32, 1)
 
 
@@ -70,5 +83,7 @@ def test_any_aggregate_and_any_p(aggregate: int) -> None:
 
 
 def test_a_message_needs_a_part() -> None:
-    with pytest.raises(ValueError, match=r"parts of a message \(aggregate\): got 0, expected at least 1"):
+    with pytest.raises(
+        ValueError, match=r"parts of a message \(aggregate\): got 0, expected at least 1"
+    ):
         all_gather(8, aggregate=0)

@@ -23,7 +23,10 @@ def test_both_ways_take_half_the_steps_and_send_as_little(p: int) -> None:
 def test_both_ways_save_latencies_and_no_bytes() -> None:
     far = Machine(name="far", network=Link(latency=1e-3, overhead=0, rate=1e9))
     short, long = (
-        [simulate(build("all_gather", name, 9), far, n).seconds for name in ("ring", "bidirectional_ring")]
+        [
+            simulate(build("all_gather", name, 9), far, n).seconds
+            for name in ("ring", "bidirectional_ring")
+        ]
         for n in (9, 9_000_000_000)
     )
     assert short[1] == pytest.approx(short[0] / 2, rel=1e-3)
@@ -43,7 +46,9 @@ def test_the_slow_rank_sends_its_buffer_once_and_the_others_the_rest(p: int) -> 
 
 
 def slowed(schedule: Schedule, slower: float) -> float:
-    on = Machine(name="one slow", network=Link(overhead=1e-6, rate=1e9), slower={schedule.p - 1: slower})
+    on = Machine(
+        name="one slow", network=Link(overhead=1e-6, rate=1e9), slower={schedule.p - 1: slower}
+    )
     return simulate(schedule, on, N).seconds
 
 
@@ -56,9 +61,18 @@ def test_around_half_a_port_costs_little_where_a_ring_takes_twice_as_long(p: int
 
 
 def test_no_algorithm_beats_the_bound_of_a_slow_port() -> None:
-    for name in ("ring", "circulant", "two_tree", "around_slow_rank", "one_shot", "halving_doubling"):
+    for name in (
+        "ring",
+        "circulant",
+        "two_tree",
+        "around_slow_rank",
+        "one_shot",
+        "halving_doubling",
+    ):
         for slower in (1, 1.5, 4):
-            assert slowed(build("all_reduce", name, 8), slower) >= slow_port_seconds(8, N, slower, 1e-9)
+            assert slowed(build("all_reduce", name, 8), slower) >= slow_port_seconds(
+                8, N, slower, 1e-9
+            )
     assert slow_port_seconds(8, N, 1, 1e-9) == pytest.approx(ring(8).seconds(N, 0, 1e-9))
     assert slow_port_seconds(1, N, 2, 1e-9) == 0
 

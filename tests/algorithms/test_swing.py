@@ -29,9 +29,14 @@ def hops(schedule: Schedule) -> int:
 
 
 def crossing(schedule: Schedule, rack: int, first: int = 0) -> int:
-    """Chunks that go from one rack to another, each counted each time; rank 0 has place ``first`` in its rack."""
+    """Chunks that go from one rack to another, each counted each time.
+
+    Rank 0 has place ``first`` in its rack.
+    """
     racks = (np.arange(schedule.p) + first) // rack
-    return sum(int(step.count[racks[step.src] != racks[step.dst]].sum()) for step in schedule.steps())
+    return sum(
+        int(step.count[racks[step.src] != racks[step.dst]].sum()) for step in schedule.steps()
+    )
 
 
 def test_a_partners_partner_is_the_rank_itself() -> None:
@@ -43,7 +48,9 @@ def test_a_partners_partner_is_the_rank_itself() -> None:
 
 
 def test_distances_are_all_ones_to_the_base_minus_two() -> None:
-    assert [distance(t) for t in range(12)] == [sum((-2) ** i for i in range(t + 1)) for t in range(12)]
+    assert [distance(t) for t in range(12)] == [
+        sum((-2) ** i for i in range(t + 1)) for t in range(12)
+    ]
 
 
 @pytest.mark.parametrize("p", [2, 6, 8, 12, 24, 64, 100, 128])
@@ -62,14 +69,20 @@ def test_two_thirds_of_a_doublings_hops() -> None:
     p = 128
     halving, swing = build("all_reduce", "halving_doubling", p), build("all_reduce", "swing", p)
     assert hops(swing) / hops(halving) == pytest.approx(0.6987, abs=1e-4)
-    doubling, bine = build("all_reduce", "recursive_doubling", p), build("all_reduce", "swing_doubling", p)
+    doubling, bine = (
+        build("all_reduce", "recursive_doubling", p),
+        build("all_reduce", "swing_doubling", p),
+    )
     assert hops(bine) / hops(doubling) == pytest.approx(0.6693, abs=1e-4)
     binomial, tree = build("broadcast", "binomial", p), build("broadcast", "bine", p)
     assert hops(tree) / hops(far_first(binomial)) == pytest.approx(0.6987, abs=1e-4)
 
 
 def test_fewer_bytes_leave_racks_unless_racks_are_powers_of_two() -> None:
-    """Racks of 18, as Summit's, cut through the blocks of a doubling; racks of 16 hold whole ones."""
+    """Racks of 18, as Summit's, cut through the blocks of a doubling.
+
+    Racks of 16 hold whole ones.
+    """
     for p in (64, 128, 256):
         binomial, bine = far_first(build("broadcast", "binomial", p)), build("broadcast", "bine", p)
         halving, swing = build("all_reduce", "halving_doubling", p), build("all_reduce", "swing", p)
@@ -85,7 +98,10 @@ def test_a_job_that_begins_anywhere_in_a_rack_sends_less_between_racks() -> None
     built.append([build("broadcast", "bine", 128), far_first(build("broadcast", "binomial", 128))])
     means, more = [], []
     for rack in (4, 8, 16, 18, 32):
-        sent = [[[crossing(each, rack, first) for first in range(rack)] for each in pair] for pair in built]
+        sent = [
+            [[crossing(each, rack, first) for first in range(rack)] for each in pair]
+            for pair in built
+        ]
         means += [np.mean(ours) / np.mean(theirs) for ours, theirs in sent]
         more += [rack] * all(ours[0] > theirs[0] for ours, theirs in sent)
     assert (f"{min(means):.2f}", f"{max(means):.2f}", more) == ("0.79", "0.92", [8, 16, 32])

@@ -26,7 +26,13 @@ from sweep import each
 
 def checks(name: str, p: int) -> Counter[str]:
     """How many checks passed of each collective; any that failed fails here."""
-    events = launch("backend_cases", {"backend": name}, p, where=backend(name).launcher or "loopback", timeout=PATIENCE)
+    events = launch(
+        "backend_cases",
+        {"backend": name},
+        p,
+        where=backend(name).launcher or "loopback",
+        timeout=PATIENCE,
+    )
     assert [event["case"] for event in events if not event["ok"]] == []
     return Counter(event["case"].split()[0] for event in events)
 
@@ -46,8 +52,17 @@ def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
 @pytest.mark.parametrize("name", ["p2p", "mpi"])
 def test_a_persistent_call_reads_and_writes_the_same_tensors_again_and_again(name: str) -> None:
     """Every call of every collective is checked on data that were written after it was prepared."""
-    once = {"backends": [name], "persistent": True, "ranks": 3, "bytes": [12, 4092], "repetitions": 5}
-    wanted = [Settings(collective=collective, root=2 * (collective in ROOTED), **once) for collective in CONTRACTS]
+    once = {
+        "backends": [name],
+        "persistent": True,
+        "ranks": 3,
+        "bytes": [12, 4092],
+        "repetitions": 5,
+    }
+    wanted = [
+        Settings(collective=collective, root=2 * (collective in ROOTED), **once)
+        for collective in CONTRACTS
+    ]
     rows = bench([*wanted, Settings(**once, back_to_back=True)]).rows
     assert [(row["collective"], row["persistent"], row["wrong"]) for row in rows] == [
         (collective, True, 0) for collective in [*CONTRACTS, "all_reduce"] for _ in once["bytes"]
@@ -73,15 +88,27 @@ def test_open_mpi_takes_the_algorithm_that_is_asked_for_and_else_its_own() -> No
 
 def test_another_mpi_than_open_mpi_is_told_from_it() -> None:
     other = SimpleNamespace(MPI_T_cvar_get_index=lambda *_: 70)
-    with pytest.raises(RuntimeError, match="does not let coll_tuned_priority be set, as Open MPI does"):
+    with pytest.raises(
+        RuntimeError, match="does not let coll_tuned_priority be set, as Open MPI does"
+    ):
         open_mpi.exchange(other, "coll_tuned_priority", 100)  # type: ignore[arg-type]
 
 
 @pytest.mark.extended
 def test_all_back_ends_in_one_table() -> None:
-    backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in open_mpi.ALGORITHMS[-2:])]
-    measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])
-    assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
+    backends = [
+        "p2p",
+        "gloo",
+        "horovod",
+        "mpi",
+        *(f"mpi:{algorithm}" for algorithm in open_mpi.ALGORITHMS[-2:]),
+    ]
+    measured = bench(
+        [Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)]
+    )
+    assert [
+        (row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows
+    ] == [
         (name, where, nbytes, 0)
         for names, where in (
             (["p2p", "gloo"], "loopback"),
@@ -91,7 +118,9 @@ def test_all_back_ends_in_one_table() -> None:
         for nbytes in (4, 3000)
         for name in names
     ]
-    algorithms = [row["algorithm"] for row in measured.rows if row["backend"] == "mpi" and row["bytes"] == 4]
+    algorithms = [
+        row["algorithm"] for row in measured.rows if row["backend"] == "mpi" and row["bytes"] == 4
+    ]
     assert algorithms == ["default", "segmented_ring", "rabenseifner"]
     assert {row["device"] for row in measured.rows} == {"cpu"}
     assert len(measured.environment) == 3 * 3
@@ -101,14 +130,18 @@ def test_all_back_ends_in_one_table() -> None:
 def test_launches_are_as_few_as_can_be() -> None:
     backends = ["mpi", "p2p", "nccl:Ring/LL", "nccl:Tree", "horovod", "nccl", "mpi:ring", "gloo"]
     settings = Settings(backends=backends, where="mpirun")
-    assert [(one.where, one.backends, one.variables()) for (one,) in group_by_launch([settings])] == [
+    assert [
+        (one.where, one.backends, one.variables()) for (one,) in group_by_launch([settings])
+    ] == [
         ("mpirun", ["mpi", "p2p", "nccl", "mpi:ring", "gloo"], {}),
         ("mpirun", ["nccl:Ring/LL"], {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
         ("mpirun", ["nccl:Tree"], {"NCCL_ALGO": "Tree"}),
         ("horovodrun", ["horovod"], {}),
     ]
     assert group_by_launch([settings])[1][0].configurations() == [("nccl", "Ring/LL")]
-    both = Settings(backends=["p2p", "p2p_nccl", "nccl"], algorithms=["ring", "tree"]).configurations()
+    both = Settings(
+        backends=["p2p", "p2p_nccl", "nccl"], algorithms=["ring", "tree"]
+    ).configurations()
     assert both == [
         *(("p2p", "ring"), ("p2p", "tree"), ("p2p_nccl", "ring"), ("p2p_nccl", "tree")),
         ("nccl", "default"),
@@ -116,8 +149,13 @@ def test_launches_are_as_few_as_can_be() -> None:
 
 
 def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
-    settings = Settings(backends=["p2p", "gloo", "p2p_nccl", "nccl"], where="cluster:5ms,25MB/s", ranks=8)
-    assert [one.backends for (one,) in group_by_launch([settings])] == [["p2p", "gloo"], ["p2p_nccl", "nccl"]]
+    settings = Settings(
+        backends=["p2p", "gloo", "p2p_nccl", "nccl"], where="cluster:5ms,25MB/s", ranks=8
+    )
+    assert [one.backends for (one,) in group_by_launch([settings])] == [
+        ["p2p", "gloo"],
+        ["p2p_nccl", "nccl"],
+    ]
     together = settings.model_copy(update={"where": "loopback"})
     assert len(group_by_launch([together])) == 1
     assert len(group_by_launch([together.model_copy(update={"share_gpus": True})])) == 2
@@ -128,7 +166,10 @@ def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
     [
         ({}, "GPUs for nccl on 9 ranks: got 1, expected 9, or --share-gpus"),
         ({"share_gpus": True}, "ranks that share GPUs: got 9, expected at most 8 on 16 cores"),
-        ({"where": "cluster:5ms,25MB/s"}, "ranks that share GPUs: got 9, expected at most 8 on 16 cores"),
+        (
+            {"where": "cluster:5ms,25MB/s"},
+            "ranks that share GPUs: got 9, expected at most 8 on 16 cores",
+        ),
     ],
 )
 def test_too_few_gpus_or_cores_are_refused_before_anything_starts(
@@ -145,7 +186,13 @@ def test_too_few_gpus_or_cores_are_refused_before_anything_starts(
 def test_what_a_back_end_lacks_is_refused_before_anything_starts(name: str) -> None:
     for what in backend(name).missing:
         collective, _, op = what.partition(" ")
-        asked = {"op": what} if what in OPS else {"dtype": what} if what in DTYPES else {"collective": collective}
+        asked = (
+            {"op": what}
+            if what in OPS
+            else {"dtype": what}
+            if what in DTYPES
+            else {"collective": collective}
+        )
         with pytest.raises(ValueError, match=f"{name} has no {what!r}; it lacks"):
             Settings(backends=[name], **{"op": op or "sum", "collective": "all_reduce"} | asked)
 
@@ -159,8 +206,12 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", [name for name in BACKENDS if not isinstance(backend(name), OnGpus)])
-def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in BACKENDS if not isinstance(backend(name), OnGpus)]
+)
+def test_a_back_end_performs_no_collective_that_it_has_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It raises and calls nothing of its library, here a stand-in that has nothing."""
     library = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0))
     monkeypatch.setattr(horovod, "started", lambda: library)
@@ -169,7 +220,9 @@ def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatc
     for collective in ("gossip", *(what for what in backend(name).missing if what in CONTRACTS)):
         algorithm = "ring" if backend(name).takes_schedules else "auto"
         with pytest.raises(ValueError, match=f"'{collective}'"):
-            backend(name).perform(Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm))
+            backend(name).perform(
+                Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm)
+            )
         assert torch.equal(tensor, torch.arange(4.0))
 
 
@@ -197,7 +250,9 @@ def test_nccl_is_there_where_a_gpu_is_and_else_says_why(name: str) -> None:
     if torch.cuda.is_available():
         assert presence(name).version.startswith("NCCL ")
     else:
-        with pytest.raises(ImportError, match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)"):
+        with pytest.raises(
+            ImportError, match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)"
+        ):
             bench([Settings(backends=["p2p", name])])
 
 
@@ -205,7 +260,8 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(
-        RuntimeError, match="NCCL needs a GPU for each rank: this is rank 2 of its machine, which has 2"
+        RuntimeError,
+        match="NCCL needs a GPU for each rank: this is rank 2 of its machine, which has 2",
     ):
         nccl.device()
 
@@ -227,7 +283,11 @@ class Predicting:
     """A process group over NCCL, and its own backend, which predicts so many microseconds."""
 
     def __init__(self, microseconds: float, supports_time_estimate: bool = True) -> None:
-        self.microseconds, self.supports_time_estimate, self.open = microseconds, supports_time_estimate, False
+        self.microseconds, self.supports_time_estimate, self.open = (
+            microseconds,
+            supports_time_estimate,
+            False,
+        )
 
     def _get_backend(self, device: torch.device) -> "Predicting":
         assert device.type == "cuda"
@@ -241,8 +301,13 @@ class Predicting:
         return self.microseconds
 
 
-def test_what_nccl_predicts_is_for_the_link_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Undo the factor by which a topology file describes the link faster; -1 is NCCL's word for no prediction."""
+def test_what_nccl_predicts_is_for_the_link_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Undo the factor by which a topology file describes the link faster.
+
+    -1 is NCCL's word for no prediction.
+    """
     (tmp_path / "topology.xml").write_text(topology_file(5e-3, 25e6, "eth0", {}))
     asked: list[bool] = []
 
@@ -301,7 +366,10 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_a_rank_that_shares_its_gpu_waits_without_spinning(
     shared: bool, called: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA knows it before the GPU becomes the current one, which makes the context; and it is told once."""
+    """CUDA knows it before the GPU becomes the current one, which makes the context.
+
+    And it is told once.
+    """
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", called.append)
     monkeypatch.setenv("LOCAL_RANK", "3")
@@ -346,6 +414,8 @@ def test_nccl_on_all_gpus(name: str) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_rows_of_nccl_s_algorithms() -> None:
     backends = ["p2p_nccl", "nccl:Ring/Simple", "nccl:Tree/Simple"]
-    measured = bench([Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20])])
+    measured = bench(
+        [Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20])]
+    )
     assert [row["wrong"] for row in measured.rows] == [0] * 8
     assert {row["device"] for row in measured.rows} == {"cuda"}

@@ -18,7 +18,9 @@ MAY_NAME |= {"collectives/engine/compiled_call.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
 MAY_NAME |= {"collectives/cli/programs.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
-MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")}
+MAY_NAME |= {
+    f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")
+}
 MAY_NAME |= {"collectives_book/train_digits.py"}
 # NCCL itself is the subject of its slow motion.
 MAY_NAME |= {"collectives_book/one_gpu.py"}
@@ -62,7 +64,14 @@ def test_no_other_file_tests_the_name_of_a_back_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["name == 'mpi'", "'mpi' in names", "name in ('p2p', 'mpi')", "path.endswith('.mpi')", "rows.isin(['mpi'])"]
+    "code",
+    [
+        "name == 'mpi'",
+        "'mpi' in names",
+        "name in ('p2p', 'mpi')",
+        "path.endswith('.mpi')",
+        "rows.isin(['mpi'])",
+    ],
 )
 def test_a_name_that_is_tested_is_seen(code: str) -> None:
     assert "mpi" in {text for _, text in compared(ast.parse(code))}

@@ -26,17 +26,43 @@ from places import PATIENCE
 from sweep import each
 
 ROW = {
-    *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
+    *(
+        "collective",
+        "algorithm",
+        "backend",
+        "where",
+        "ranks",
+        "bytes",
+        "count",
+        "dtype",
+        "op",
+        "samples",
+    ),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
-    *("auto", "auto_by", "segments", "executor", "transport", "bound_us", "in_place", "timing", "slowest_rank"),
+    *(
+        "auto",
+        "auto_by",
+        "segments",
+        "executor",
+        "transport",
+        "bound_us",
+        "in_place",
+        "timing",
+        "slowest_rank",
+    ),
     *("persistent", "predicted_us"),
 }
 
 TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host
 
 
-def test_a_schedule_is_proved_once_before_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each setting that has it, and on no rank; one of the user's own each time, as its file may change."""
+def test_a_schedule_is_proved_once_before_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each setting that has it, and on no rank.
+
+    One of the user's own each time, as its file may change.
+    """
     proved: list[int] = []
     monkeypatch.setattr(bench_settings, "verify", lambda schedule: proved.append(schedule.p))
     wanted = [Settings(algorithms=["ring", "tree"], ranks=13, bytes=[nbytes]) for nbytes in (4, 8)]
@@ -65,14 +91,32 @@ def test_a_schedule_is_proved_once_before_the_launch(tmp_path: Path, monkeypatch
         ({"op": "mean"}, "unknown op 'mean'"),
         ({"collective": "reduce", "root": 4}, "root 4 is not one of the ranks 0 to 3"),
         ({"op": "avg", "backends": ["p2p", "gloo"]}, "gloo has no 'avg'; it lacks avg"),
-        ({"backends": ["mpi:rnig"]}, "unknown algorithm 'mpi:rnig'; known are basic_linear, nonoverlapping"),
-        ({"backends": ["mpi:ring"], "collective": "reduce"}, "mpi takes an algorithm for all_reduce only"),
+        (
+            {"backends": ["mpi:rnig"]},
+            "unknown algorithm 'mpi:rnig'; known are basic_linear, nonoverlapping",
+        ),
+        (
+            {"backends": ["mpi:ring"], "collective": "reduce"},
+            "mpi takes an algorithm for all_reduce only",
+        ),
         ({"backends": ["nccl:Tree/LL12"]}, "unknown algorithm 'nccl:Tree/LL12'; it is Ring|Tree|"),
-        ({"backends": ["gloo:ring"]}, "gloo has no algorithms to choose from, so not 'gloo:ring'; mpi and nccl have"),
-        ({"backends": ["horovod"], "collective": "gather"}, "horovod has no 'gather'; it lacks reduce, scatter"),
-        ({"backends": ["horovod"], "collective": "reduce_scatter", "op": "max"}, "no 'reduce_scatter max'"),
+        (
+            {"backends": ["gloo:ring"]},
+            "gloo has no algorithms to choose from, so not 'gloo:ring'; mpi and nccl have",
+        ),
+        (
+            {"backends": ["horovod"], "collective": "gather"},
+            "horovod has no 'gather'; it lacks reduce, scatter",
+        ),
+        (
+            {"backends": ["horovod"], "collective": "reduce_scatter", "op": "max"},
+            "no 'reduce_scatter max'",
+        ),
         ({"backends": ["p2p", "mpi"], "dtype": "bfloat16"}, "mpi has no 'bfloat16'"),
-        ({"collective": "all_to_all", "in_place": True}, "all_to_all in place: got p2p, expected out of place"),
+        (
+            {"collective": "all_to_all", "in_place": True},
+            "all_to_all in place: got p2p, expected out of place",
+        ),
         (
             {"collective": "gather", "backends": ["mpi"], "in_place": True},
             "gather in place: got mpi, expected one that",
@@ -80,17 +124,29 @@ def test_a_schedule_is_proved_once_before_the_launch(tmp_path: Path, monkeypatch
         ({"in_place": 1}, "in_place: Input should be a valid boolean, got 1"),
         ({"back_to_back": "yes"}, "back_to_back: Input should be a valid boolean, got 'yes'"),
         ({"persistent": True, "backends": ["mpi", "gloo"]}, "gloo has no persistent collectives; "),
-        ({"persistent": True, "backends": ["mpi:ring"]}, "mpi:ring has no persistent collectives; "),
+        (
+            {"persistent": True, "backends": ["mpi:ring"]},
+            "mpi:ring has no persistent collectives; ",
+        ),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback"),
         ({"dtype": "bfloat16", "ranks": 300}, "bfloat16 counts exactly to 256 only"),
-        ({"algorithms": ["ring/mxfp4"], "ranks": 5}, "float32 or mxfp4 counts exactly to 4 only, too few to check 5"),
-        ({"algorithms": ["ring/mxint8"], "op": "max"}, "measurement with a codec: got max of float32, expected sum"),
+        (
+            {"algorithms": ["ring/mxfp4"], "ranks": 5},
+            "float32 or mxfp4 counts exactly to 4 only, too few to check 5",
+        ),
+        (
+            {"algorithms": ["ring/mxint8"], "op": "max"},
+            "measurement with a codec: got max of float32, expected sum",
+        ),
         ({"algorithms": ["ring/int8"]}, "unknown codec 'int8': did you mean 'mxint8'?"),
         ({"timeout": float("inf")}, "timeout: Input should be"),
         ({"timeout": float("nan")}, "timeout: Input should be"),
         ({"timeout": 604801}, "timeout: Input should be less than or equal to 604800"),
         ({"ranks": 16385}, "ranks: Input should be less than or equal to 16384"),
-        ({"ranks": 16384, "where": "slurm", "algorithms": ["ring"]}, "got 16,384 ranks x 16,384 chunks, expected"),
+        (
+            {"ranks": 16384, "where": "slurm", "algorithms": ["ring"]},
+            "got 16,384 ranks x 16,384 chunks, expected",
+        ),
         ({"bytes": [4, 1 << 39]}, "bytes.1: Input should be less than or equal to 274877906944"),
         ({"repetitions": 10_001}, "repetitions: Input should be less than or equal to 10000"),
         ({"warmups": 10_001}, "warmups: Input should be less than or equal to 10000"),
@@ -104,17 +160,29 @@ def test_bad_settings_say_what_is_wrong(given: dict[str, Any], message: str) -> 
 
 
 def test_what_this_machine_s_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    least = 2 * ((64 << 20) + 4 * (1 << 20))  # two ranks, and what they compare for a buffer of 1 MiB
+    # Two ranks, and what they compare for a buffer of 1 MiB.
+    least = 2 * ((64 << 20) + 4 * (1 << 20))
     wanted = Settings(ranks=2, bytes=[4, 1 << 20])
-    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least))
+    monkeypatch.setattr(
+        "collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least)
+    )
     check_here([wanted])
-    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least - 1))
+    monkeypatch.setattr(
+        "collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least - 1)
+    )
     check_here([wanted.model_copy(update={"where": "slurm"})])
-    with pytest.raises(ValueError, match="2 ranks and their buffers on this machine: got 136 MiB, expected 136 MiB"):
+    with pytest.raises(
+        ValueError, match="2 ranks and their buffers on this machine: got 136 MiB, expected 136 MiB"
+    ):
         check_here([wanted])
 
 
-@given(p=st.integers(1, 200), n=st.integers(1, 50), op=st.sampled_from(OPS), name=st.sampled_from(list(DTYPES)))
+@given(
+    p=st.integers(1, 200),
+    n=st.integers(1, 50),
+    op=st.sampled_from(OPS),
+    name=st.sampled_from(list(DTYPES)),
+)
 def test_data_stay_exact_in_every_order(p: int, n: int, op: str, name: str) -> None:
     exact = DTYPES[name][1]
     x = np.stack([values(rank, n, op, p, exact) for rank in range(p)])
@@ -125,11 +193,18 @@ def test_data_stay_exact_in_every_order(p: int, n: int, op: str, name: str) -> N
     assert np.abs(total).max() <= exact
 
 
-@given(p=st.integers(1, 5), first=st.integers(0, 2 * BLOCK), n=st.integers(0, 2 * BLOCK), op=st.sampled_from(OPS))
+@given(
+    p=st.integers(1, 5),
+    first=st.integers(0, 2 * BLOCK),
+    n=st.integers(0, 2 * BLOCK),
+    op=st.sampled_from(OPS),
+)
 def test_a_part_of_the_data_is_a_part_of_the_whole(p: int, first: int, n: int, op: str) -> None:
     exact, whole = DTYPES["float32"][1], slice(first, first + n)
     assert np.array_equal(reduced(n, op, p, exact, first), reduced(first + n, op, p, exact)[whole])
-    assert np.array_equal(values(p, n, op, p, exact, first), values(p, first + n, op, p, exact)[whole])
+    assert np.array_equal(
+        values(p, n, op, p, exact, first), values(p, first + n, op, p, exact)[whole]
+    )
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -179,12 +254,18 @@ def test_rows_of_algorithms_and_back_ends_on_1_to_8_ranks(capsys: Capture, ranks
 @pytest.mark.integration
 def test_rows_of_the_other_collectives(capsys: Capture) -> None:
     collectives = [name for name in CONTRACTS if name != "all_reduce"]
-    words = f"bench --collective {' '.join(collectives)} --backend p2p gloo --ranks 3 --bytes 4K --json"
+    words = (
+        f"bench --collective {' '.join(collectives)} --backend p2p gloo --ranks 3 --bytes 4K --json"
+    )
     _, out, err = run(capsys, *words.split())
     rows = [json.loads(line) for line in out.splitlines()]
     for row in rows:
         parts = 1 if row["collective"] in ("broadcast", "reduce") else 3
-        assert (row["bytes"], row["count"], row["wrong"]) == (4096 - 4096 % (4 * parts), 1024 // parts, 0)
+        assert (row["bytes"], row["count"], row["wrong"]) == (
+            4096 - 4096 % (4 * parts),
+            1024 // parts,
+            0,
+        )
         assert row["transport"] == (TRANSPORT if row["backend"] == "p2p" else None)
     expected = [(name, backend) for name in collectives for backend in ("p2p", "gloo")]
     assert [(row["collective"], row["backend"]) for row in rows] == expected, err
@@ -195,8 +276,12 @@ def test_rows_of_the_other_collectives(capsys: Capture) -> None:
 def test_rows_of_ragged_sizes(p: int) -> None:
     """Every collective, with a number of elements that is no multiple of the ranks."""
     once = {"ranks": p, "backends": ["p2p"], "bytes": [0, 4, 4004], "repetitions": 2, "warmups": 1}
-    rows = measured([Settings(collective=collective, root=p - 1, **once) for collective in CONTRACTS]).rows
-    assert {(row["backend"], row["where"], row["ranks"], row["wrong"]) for row in rows} == {("p2p", "loopback", p, 0)}
+    rows = measured(
+        [Settings(collective=collective, root=p - 1, **once) for collective in CONTRACTS]
+    ).rows
+    assert {(row["backend"], row["where"], row["ranks"], row["wrong"]) for row in rows} == {
+        ("p2p", "loopback", p, 0)
+    }
     assert [row["collective"] for row in rows[::3]] == list(CONTRACTS)
     assert all(row["segments"] >= 1 and row["auto"] for row in rows)
 
@@ -204,10 +289,24 @@ def test_rows_of_ragged_sizes(p: int) -> None:
 @pytest.mark.integration
 def test_rows_in_and_out_of_place() -> None:
     """Buffers that are one, or of which one is a part of the other, give the same right results as two buffers."""
-    once = {"ranks": 3, "backends": ["p2p", "gloo"], "bytes": [0, 12, 4092], "repetitions": 2, "warmups": 1}
-    asked = [(name, place) for name in CONTRACTS for place in (True, False) if (name, place) != ("all_to_all", True)]
+    once = {
+        "ranks": 3,
+        "backends": ["p2p", "gloo"],
+        "bytes": [0, 12, 4092],
+        "repetitions": 2,
+        "warmups": 1,
+    }
+    asked = [
+        (name, place)
+        for name in CONTRACTS
+        for place in (True, False)
+        if (name, place) != ("all_to_all", True)
+    ]
     roots = dict.fromkeys(ROOTED, 1)
-    wanted = [Settings(collective=name, in_place=place, root=roots.get(name, 0), **once) for name, place in asked]
+    wanted = [
+        Settings(collective=name, in_place=place, root=roots.get(name, 0), **once)
+        for name, place in asked
+    ]
     rows = measured(wanted).rows
     assert [(row["collective"], row["in_place"]) for row in rows[:: 2 * 3]] == asked
     assert [row for row in rows if row["wrong"]] == []
@@ -220,10 +319,12 @@ def test_rows_of_calls_back_to_back_are_told_from_others(capsys: Capture) -> Non
     code, out, err = run(capsys, *words.split(), "--back-to-back", "--repetitions", "30")
     assert code == 0, err
     rows = [json.loads(line) for line in out.splitlines()]
-    assert [row["backend"] for row in rows] == ["p2p"] * 2 * len(CONTRACTS) + ["gloo"] * 2 * len(CONTRACTS)
-    assert {(row["timing"], row["persistent"], len(row["samples"]), row["wrong"]) for row in rows} == {
-        ("back_to_back", False, 30, 0)
-    }
+    assert [row["backend"] for row in rows] == ["p2p"] * 2 * len(CONTRACTS) + ["gloo"] * 2 * len(
+        CONTRACTS
+    )
+    assert {
+        (row["timing"], row["persistent"], len(row["samples"]), row["wrong"]) for row in rows
+    } == {("back_to_back", False, 30, 0)}
     assert "2 launches, one after the other: p2p; gloo" in err
 
 
@@ -244,7 +345,9 @@ def test_a_row_names_the_slowest_rank() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("dtype", "op"), [("bfloat16", "avg"), ("int64", "prod"), ("float16", "min")])
+@pytest.mark.parametrize(
+    ("dtype", "op"), [("bfloat16", "avg"), ("int64", "prod"), ("float16", "min")]
+)
 def test_rows_of_other_dtypes_and_ops(capsys: Capture, dtype: str, op: str) -> None:
     words = f"bench --dtype {dtype} --op {op} --ranks 3 --bytes 1K --algorithm two_tree --json"
     _, out, err = run(capsys, *words.split())
@@ -254,11 +357,14 @@ def test_rows_of_other_dtypes_and_ops(capsys: Capture, dtype: str, op: str) -> N
 @pytest.mark.integration
 def test_a_wrong_result_is_counted() -> None:
     """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
-    settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
+    settings = Settings(
+        ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1
+    )
     events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=PATIENCE)
     wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
     assert wrong["tree"] == 0
-    assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
+    # Each rank misses one chunk of 256 elements in each of 6 calls.
+    assert wrong["ring"] > 4 * 6 * 200
     once = settings.model_copy(update={"back_to_back": True})
     events = launch("faulty", {"measure": [once.model_dump()]}, 4, timeout=PATIENCE)
     wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
@@ -276,6 +382,8 @@ def test_a_wrong_result_is_counted() -> None:
         ("--timeout 0", "--timeout: got '0', expected seconds: above 0, at most 604800"),
     ],
 )
-def test_bad_arguments_are_refused_before_anything_runs(capsys: Capture, arguments: str, message: str) -> None:
+def test_bad_arguments_are_refused_before_anything_runs(
+    capsys: Capture, arguments: str, message: str
+) -> None:
     code, out, err = run(capsys, "bench", *arguments.split())
     assert (code, out, message in err) == (2, "", True)

@@ -13,7 +13,9 @@ def rows(latency, overhead, rate, sizes=(8, 1000, 50_000, 1_000_000)):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("latency", "overhead", "rate"), [(5e-6, 1e-6, 1e9), (0, 3e-6, 25e9), (1e-3, 0, 1e7)])
+@pytest.mark.parametrize(
+    ("latency", "overhead", "rate"), [(5e-6, 1e-6, 1e9), (0, 3e-6, 25e9), (1e-3, 0, 1e7)]
+)
 def test_the_fit_finds_the_link_that_was_measured(latency, overhead, rate):
     fitted = link(rows(latency, overhead, rate))
     assert fitted.latency == pytest.approx(latency, abs=1e-12)
@@ -29,7 +31,12 @@ def test_one_disturbed_size_does_not_decide():
 
 
 def test_a_line_that_would_start_below_zero_starts_at_zero():
-    fitted = link([{"bytes": m, "one_way": m**1.2 * 1e-9, "each": m**1.2 * 1e-9} for m in (1000, 10_000, 100_000)])
+    fitted = link(
+        [
+            {"bytes": m, "one_way": m**1.2 * 1e-9, "each": m**1.2 * 1e-9}
+            for m in (1000, 10_000, 100_000)
+        ]
+    )
     assert fitted.overhead >= 0
     assert fitted.latency >= 0
     assert fitted.rate > 0
@@ -51,14 +58,18 @@ def test_what_is_printed_is_a_machine(tmp_path):
 
 @pytest.mark.integration
 def test_the_command_on_real_ranks(capsys: Capture, tmp_path):
-    code, out, err = run(capsys, "calibrate", "--repetitions", "3", "--ranks", "3", "--name", "three")
+    code, out, err = run(
+        capsys, "calibrate", "--repetitions", "3", "--ranks", "3", "--name", "three"
+    )
     assert code == 0
     (tmp_path / "three.yaml").write_text(out)
     assert machine(str(tmp_path / "three.yaml")).name == "three"
     assert "2 MiB" in err
 
 
-def test_a_burst_that_took_less_than_nothing_is_no_time(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_a_burst_that_took_less_than_nothing_is_no_time(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
     made = rows(5e-6, 1e-6, 1e9)
     made[0]["each"] = -46.2e-6
     monkeypatch.setattr("collectives.bench.calibration.measured", lambda *_: made)
@@ -66,7 +77,10 @@ def test_a_burst_that_took_less_than_nothing_is_no_time(capsys: Capture, monkeyp
     assert (code, "latency" in out) == (0, True)
     assert "-46" not in err
     assert " unknown each in a burst" in err
-    assert "Do not trust the overhead: for messages of 8 B a burst took no longer than one of them" in err
+    assert (
+        "Do not trust the overhead: for messages of 8 B a burst took no longer than one of them"
+        in err
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,25 +22,35 @@ HOSTS = pytest.mark.usefixtures("allowed")
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("over", ["gloo", pytest.param("nccl", marks=[pytest.mark.multi_gpu, TWO_GPUS])])
+@pytest.mark.parametrize(
+    "over", ["gloo", pytest.param("nccl", marks=[pytest.mark.multi_gpu, TWO_GPUS])]
+)
 def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
     ranks = 3 if over == "gloo" else torch.cuda.device_count()
     settings = {"check": "algorithms", "over": over, "seconds": 1000}
     events = launch("gpu_cases", settings, ranks, timeout=PATIENCE)
     found = [event for event in events if "cases" in event]
-    assert found == [{"ranks": p, "cases": len(list(gpu_cases.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
+    assert found == [
+        {"ranks": p, "cases": len(list(gpu_cases.cases(p))), "wrong": []}
+        for p in range(1, ranks + 1)
+    ]
 
 
 @pytest.mark.integration
 def test_groups_that_time_does_not_allow_are_left_out() -> None:
-    events = launch("gpu_cases", {"check": "algorithms", "over": "gloo", "seconds": 0}, 2, timeout=PATIENCE)
+    events = launch(
+        "gpu_cases", {"check": "algorithms", "over": "gloo", "seconds": 0}, 2, timeout=PATIENCE
+    )
     assert events == [{"ranks": p, "left_out": "half of 0 s were over"} for p in (1, 2)]
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("task", "wrong"), [("gpu_cases", False), ("unreduced", True)])
 def test_training_is_the_same_over_ours(task: str, wrong: bool) -> None:
-    """Over gloo's group; also where ours forgets to reduce (tests/ranks/unreduced.py), which it must find."""
+    """Over gloo's group.
+
+    Also where ours forgets to reduce (tests/ranks/unreduced.py), which it must find.
+    """
     (event,) = launch(task, {"check": "ddp", "over": "gloo"}, 2, timeout=PATIENCE)
     assert (event["check"], event["wrong"] > 0) == ("ddp", wrong)
 
@@ -77,7 +87,14 @@ def measures(wanted: list[Settings], on_event: Callable[[Row], None]) -> Measure
     on_event({"environment": [{"rank": rank} for rank in range(one.ranks)]})
     times = {"samples": [1.5] * 5, "median_us": 1.5, "low_us": 1.5, "high_us": 1.5}
     rows = [
-        {"backend": name, "algorithm": algorithm, "where": one.where, "ranks": one.ranks, "bytes": 4, "wrong": 0}
+        {
+            "backend": name,
+            "algorithm": algorithm,
+            "where": one.where,
+            "ranks": one.ranks,
+            "bytes": 4,
+            "wrong": 0,
+        }
         for name, algorithm in one.configurations()
     ]
     on_event({"rows": [row | times for row in rows]})
@@ -86,13 +103,18 @@ def measures(wanted: list[Settings], on_event: Callable[[Row], None]) -> Measure
 
 @pytest.fixture
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with a GPU, 16 cores and emulated hosts, whose ranks are made up; returns the report's path."""
+    """A machine with a GPU, 16 cores and emulated hosts, whose ranks are made up.
+
+    Returns the report's path.
+    """
     fake_gpus.install(tmp_path, monkeypatch)
     monkeypatch.setattr(gpu_check, "need", lambda name: None)
     monkeypatch.setattr(gpu_check, "machine", lambda: {"gpus": "one"})
     monkeypatch.setattr(gpu_parts, "launch", passes)
     monkeypatch.setattr(gpu_parts, "bench", measures)
-    monkeypatch.setattr(gpu_parts, "cut_cable", lambda over, hosts, seconds, note: note({"cut": {"hosts": hosts}}))
+    monkeypatch.setattr(
+        gpu_parts, "cut_cable", lambda over, hosts, seconds, note: note({"cut": {"hosts": hosts}})
+    )
     monkeypatch.setattr(gpu_parts, "_no_hosts", lambda: None)
     monkeypatch.setattr(gpu_parts.gpus, "several_ranks", dict)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -102,7 +124,11 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def results(report: Path) -> dict[str, str]:
     """The result of each part."""
-    return {name: part["result"] for name, part in json.loads(report.read_text()).items() if name != "machine"}
+    return {
+        name: part["result"]
+        for name, part in json.loads(report.read_text()).items()
+        if name != "machine"
+    }
 
 
 CHECKS = ("one_gpu", "ddp", "algorithms")
@@ -117,7 +143,12 @@ CHECKS = ("one_gpu", "ddp", "algorithms")
     ],
 )
 def test_the_report_has_a_result_for_each_part(
-    launched: object, status: int, result: str, events: list[Row], made_up: Path, monkeypatch: pytest.MonkeyPatch
+    launched: object,
+    status: int,
+    result: str,
+    events: list[Row],
+    made_up: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A part that fails ends only itself."""
     monkeypatch.setattr(gpu_parts, "launch", launched)
@@ -140,18 +171,41 @@ def test_what_measures_is_a_table_of_rows(made_up: Path) -> None:
     assert [*slow.topology_file] == [None, None, None, "5ms,25MB/s"]
     assert {*rows.hosts} == {8, 2}
     assert [*rows[rows.hosts == 2]["where"].unique()] == ["cluster:5ms,25MB/s,4"]
-    assert {*rows[rows["where"] == "loopback"].algorithm} == {"Ring", "Tree", "default", *gpu_parts.OURS}
+    assert {*rows[rows["where"] == "loopback"].algorithm} == {
+        "Ring",
+        "Tree",
+        "default",
+        *gpu_parts.OURS,
+    }
 
 
-def test_a_part_that_cannot_run_gives_the_reason(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_cannot_run_gives_the_reason(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On two cores, without emulated hosts, and with NCCL 2.28."""
     monkeypatch.setattr(gpu_parts, "_no_hosts", lambda: "/dev/net/tun cannot be opened")
     assert gpu_check.main([str(made_up)]) == 0
-    without = {name for name, result in results(made_up).items() if result == "skipped: /dev/net/tun cannot be opened"}
-    assert without == {"slow_ring", "slow_tree", "slow_ours", "slow_choice", "slow_choice_told", "cut", "two_hosts"}
+    without = {
+        name
+        for name, result in results(made_up).items()
+        if result == "skipped: /dev/net/tun cannot be opened"
+    }
+    assert without == {
+        "slow_ring",
+        "slow_tree",
+        "slow_ours",
+        "slow_choice",
+        "slow_choice_told",
+        "cut",
+        "two_hosts",
+    }
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     assert gpu_check.main([str(made_up)]) == 0
-    few = {name for name, result in results(made_up).items() if "got 2, expected at most 1 on 2 cores" in result}
+    few = {
+        name
+        for name, result in results(made_up).items()
+        if "got 2, expected at most 1 on 2 cores" in result
+    }
     assert few == {"ddp", "loopback", *without} - {"two_hosts"}
     assert "got 4, expected at most 1 on 2 cores" in results(made_up)["two_hosts"]
 
@@ -178,12 +232,16 @@ def test_a_slow_part_is_one_launch_on_any_number_of_hosts(
     monkeypatch.setattr(gpu_parts, "bench", lambda wanted, _: asked.extend(wanted))
     for typed in ("nccl:Ring", "nccl:Tree", "nccl", "p2p_nccl"):
         gpu_parts.slow(typed)(30, lambda _: None)
-    assert [(each.ranks, each.timeout, len(group_by_launch([each]))) for each in asked] == [(ranks, 30, 1)] * 4
+    assert [(each.ranks, each.timeout, len(group_by_launch([each]))) for each in asked] == [
+        (ranks, 30, 1)
+    ] * 4
 
 
 @pytest.mark.integration
 @HOSTS
-def test_a_slow_part_measures_on_emulated_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_part_measures_on_emulated_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Our schedules on CPUs in place of those over NCCL: hosts, links, times and rows are real."""
     fake_gpus.install(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
@@ -192,20 +250,28 @@ def test_a_slow_part_measures_on_emulated_hosts(tmp_path: Path, monkeypatch: pyt
     part = gpu_check.Part(100, gpu_parts.slow("p2p"))
     report.write_text(json.dumps({"machine": {}, "slow_ours": gpu_check._timed(part, 100)}))
     rows = rows_of_report(report)
-    assert [*zip(rows.algorithm, rows.bytes, strict=True)] == [(name, n) for n in (4, 1024) for name in gpu_parts.OURS]
+    assert [*zip(rows.algorithm, rows.bytes, strict=True)] == [
+        (name, n) for n in (4, 1024) for name in gpu_parts.OURS
+    ]
     assert {*rows.hosts} == {2}
     assert not rows.wrong.any()
 
 
 @pytest.mark.integration
 @HOSTS
-def test_a_cut_cable_is_noted_with_what_ranks_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_cable_is_noted_with_what_ranks_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By gloo on CPUs: each rank fails by its limit, and the logs name a timeout."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     events: list[Row] = []
     cut_cable("gloo", 3, 90, events.append, limit=3)
     assert events[0] == {"cut": {"host": 2, "hosts": 3}}
-    assert [(each["rank"], each["exit"]) for each in events if "exit" in each] == [(0, 1), (1, 1), (2, 1)]
+    assert [(each["rank"], each["exit"]) for each in events if "exit" in each] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
     (lines,) = (each["lines"] for each in events if "lines" in each)
     assert any(seconds > 1 and "Timed out waiting 3000ms" in line for seconds, _, line in lines)
     findings = [each["finding"] for each in events if "finding" in each]

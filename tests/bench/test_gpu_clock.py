@@ -15,7 +15,10 @@ LAUNCH, MEETING, CALL = 5e-6, 20e-6, 300e-6
 
 
 class Rank:
-    """One host and its GPU's stream, in seconds; ``others`` is when the last of the other ranks has launched a call."""
+    """One host and its GPU's stream, in seconds.
+
+    ``others`` is when the last of the other ranks has launched a call.
+    """
 
     def __init__(self, at: float, others: float) -> None:
         self.host, self.others, self.stream = at, others, 0.0
@@ -45,26 +48,39 @@ class Event:
 
 
 @pytest.mark.parametrize(
-    ("collective", "meeting"), [("all_reduce", "all_reduce"), ("all_gather", "all_gather_into_tensor")]
+    ("collective", "meeting"),
+    [("all_reduce", "all_reduce"), ("all_gather", "all_gather_into_tensor")],
 )
-@pytest.mark.parametrize(("at", "others"), [(0.0, 0.0), (0.0, 2e-3), (2e-3, 0.0)], ids=["together", "first", "last"])
+@pytest.mark.parametrize(
+    ("at", "others"), [(0.0, 0.0), (0.0, 2e-3), (2e-3, 0.0)], ids=["together", "first", "last"]
+)
 def test_the_skew_of_the_hosts_is_not_in_a_time(
     at: float, others: float, collective: str, meeting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They leave a barrier 2 ms apart, as those of gloo's do. They meet by what NCCL's chosen algorithm has, too."""
+    """They leave a barrier 2 ms apart, as those of gloo's do.
+
+    They meet by what NCCL's chosen algorithm has, too.
+    """
     rank = Rank(at, others)
     monkeypatch.setattr(torch.cuda, "Event", rank.event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, meeting, lambda *_, group: rank.launch(MEETING))
-    one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), group=lambda: None, flush=lambda: None)
+    one: Any = SimpleNamespace(
+        device=lambda: torch.device("cpu"), group=lambda: None, flush=lambda: None
+    )
     assert clocks.CLOCKS["gpu"](lambda: rank.launch(CALL), one, collective) == pytest.approx(CALL)
 
 
 @pytest.mark.parametrize("left", [0.0, 2e-3], ids=["idle", "at work"])
-def test_on_emulated_hosts_a_gpu_is_idle_at_the_agreed_moment(left: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the stream has left is done before ranks agree; a time ends when the stream is done, not when it is told."""
+def test_on_emulated_hosts_a_gpu_is_idle_at_the_agreed_moment(
+    left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the stream has left is done before ranks agree.
+
+    A time ends when the stream is done, not when it is told.
+    """
     rank = Rank(0.0, 0.0)
     rank.launch(left)
 
@@ -78,13 +94,19 @@ def test_on_emulated_hosts_a_gpu_is_idle_at_the_agreed_moment(left: float, monke
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: rank.host, sleep=sleep))
     monkeypatch.setattr(clocks, "_latest", lambda moment: moment)
     monkeypatch.setattr(clocks, "_trip", lambda: 1e-3)
-    one: Any = SimpleNamespace(device=lambda: torch.device("cuda"), group=lambda: None, flush=lambda: None)
+    one: Any = SimpleNamespace(
+        device=lambda: torch.device("cuda"), group=lambda: None, flush=lambda: None
+    )
     clock = clocks.clock_of("cluster:5ms,25MB/s", one)
     assert clock == "agreed"
-    assert clocks.CLOCKS[clock](lambda: rank.launch(CALL), one, "all_reduce") == pytest.approx(LAUNCH + CALL)
+    assert clocks.CLOCKS[clock](lambda: rank.launch(CALL), one, "all_reduce") == pytest.approx(
+        LAUNCH + CALL
+    )
 
 
-def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rank, did = Rank(0.0, 0.0), list[str]()
 
     def note(what: str, seconds: float) -> float:
@@ -94,13 +116,18 @@ def test_ranks_meet_before_and_after_a_call_and_neither_is_part_of_its_time(monk
 
     monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: rank.host))
     monkeypatch.setattr(clocks, "_latest", lambda _: note("met", 1.0))
-    one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), flush=lambda: note("flushed", 1.0))
+    one: Any = SimpleNamespace(
+        device=lambda: torch.device("cpu"), flush=lambda: note("flushed", 1.0)
+    )
     clock = clocks.CLOCKS[clocks.clock_of("loopback", one)]
     assert clock(lambda: note("called", CALL), one, "all_reduce") == pytest.approx(CALL)
-    assert did == ["met", "called", "flushed", "met"]  # before its flush Open MPI may still have messages to send
+    # Before its flush Open MPI may still have messages to send.
+    assert did == ["met", "called", "flushed", "met"]
 
 
-@pytest.mark.parametrize(("call", "each"), [(CALL, CALL), (LAUNCH / 5, LAUNCH)], ids=["GPU", "host"])
+@pytest.mark.parametrize(
+    ("call", "each"), [(CALL, CALL), (LAUNCH / 5, LAUNCH)], ids=["GPU", "host"]
+)
 def test_back_to_back_the_slower_of_host_and_gpu_counts(
     call: float, each: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

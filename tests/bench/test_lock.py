@@ -82,7 +82,9 @@ def test_the_same_measurement_is_waited_for_and_not_made_again(
     assert (cases(tmp_path / "rows"), files(tmp_path)) == ([5, 6], ["rows.json", "rows.parquet"])
 
 
-def test_after_a_failure_the_one_that_waited_goes_on_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_after_a_failure_the_one_that_waited_goes_on_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     second = threading.Thread(target=run, args=(tmp_path / "rows", [5, 6]))
 
     def fails(left: list[int], keep: Keep) -> None:
@@ -137,7 +139,9 @@ def test_without_locks_rows_are_measured_and_the_danger_is_told(
 
 @pytest.mark.integration
 def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
-    with started([sys.executable, "-c", HELD, str(tmp_path / "rows")], stdout=subprocess.PIPE, text=True) as holder:
+    with started(
+        [sys.executable, "-c", HELD, str(tmp_path / "rows")], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with (tmp_path / ".rows.lock").open("rb") as file, pytest.raises(BlockingIOError):

@@ -65,7 +65,9 @@ def test_a_parser_of_nccl_tests_and_our_own_reader_take_the_table(capsys: Captur
         assert [row[0] for row in rows] == [str(size) for size in sizes]
         parts = 1 if name == "all_reduce" else 3
         assert [row[1] for row in rows] == [str(size // 2 // parts) for size in sizes]
-        assert {row[2:5] for row in rows} == {("half", "none" if name == "alltoall" else "sum", "-1")}
+        assert {row[2:5] for row in rows} == {
+            ("half", "none" if name == "alltoall" else "sum", "-1")
+        }
         assert {(row[8], row[12]) for row in rows} == {("0", "" if name == "alltoall" else "0")}
     read = list(printed_tables(numbered(out.splitlines(), "bench.log"), []))
     assert [(each.collective, each.ranks, len(each.nbytes)) for each in read] == [
@@ -76,21 +78,36 @@ def test_a_parser_of_nccl_tests_and_our_own_reader_take_the_table(capsys: Captur
 
 
 def a_row(place: bool, nbytes: int, us: float, wrong: int = 0) -> Row:
-    same = {"collective": "broadcast", "backend": "nccl", "algorithm": "default", "auto": False, "op": "sum"}
+    same = {
+        "collective": "broadcast",
+        "backend": "nccl",
+        "algorithm": "default",
+        "auto": False,
+        "op": "sum",
+    }
     rates = {"median_us": us, "algbw": nbytes / us / 1e3, "busbw": nbytes / us / 1e3}
     size = {"bytes": nbytes, "count": nbytes // 4, "dtype": "float32"}
     return same | size | rates | {"in_place": place, "wrong": wrong}
 
 
 RANKS = [
-    {"rank": rank, "host": f"n{rank // 2}", "gpu": "NVIDIA H100 80GB HBM3", "backends": ["nccl:Ring"]}
+    {
+        "rank": rank,
+        "host": f"n{rank // 2}",
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "backends": ["nccl:Ring"],
+    }
     for rank in range(4)
 ]
 
 
 def test_hosts_devices_the_root_and_wide_numbers() -> None:
     wanted = Settings(collective="broadcast", ranks=4, bytes=[8, 1 << 33], root=2, where="slurm")
-    rows = [a_row(place, nbytes, nbytes / 3e5 + 20) for place in (False, True) for nbytes in wanted.bytes]
+    rows = [
+        a_row(place, nbytes, nbytes / 3e5 + 20)
+        for place in (False, True)
+        for nbytes in wanted.bytes
+    ]
     text = "\n".join(bench_table.tables(wanted, [*rows, a_row(False, 8, 1.0, wrong=3)], RANKS))
     found = parsed(text)["broadcast"]
     assert [(row[0], row[3], row[4], row[5], row[12]) for row in found] == [
@@ -98,7 +115,9 @@ def test_hosts_devices_the_root_and_wide_numbers() -> None:
         ("8589934592", "none", "2", "28653.1", "0"),
         ("8", "none", "2", "1.00", ""),
     ]
-    devices = re.findall(r"Rank +(\d) .* on +(\S+) device +(\d) \[0000:00:00\] NVIDIA H100 80GB HBM3", text)
+    devices = re.findall(
+        r"Rank +(\d) .* on +(\S+) device +(\d) \[0000:00:00\] NVIDIA H100 80GB HBM3", text
+    )
     assert devices == [("0", "n0", "0"), ("1", "n0", "1"), ("2", "n1", "0"), ("3", "n1", "1")]
     assert "# Out of bounds values : 3 FAILED" in text
 
@@ -117,7 +136,9 @@ def test_sizes_as_nccl_tests_takes_them(words: str, sizes: list[int]) -> None:
     assert asked.bytes == sizes
 
 
-def test_what_was_measured_before_ranks_failed_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_before_ranks_failed_is_printed(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(wanted: list[Settings], on_event: Callable[[Row], None]) -> None:
         assert [each.in_place for each in wanted] == [False, True]
         on_event({"environment": [each | {"backends": ["nccl"]} for each in RANKS]})

@@ -56,7 +56,9 @@ def test_the_fingerprint_changes_with_code_and_data(
     assert (results.fingerprint({"a": 1}) != before) == counts
 
 
-def test_what_is_set_for_gpus_and_by_slurm_is_recorded_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_for_gpus_and_by_slurm_is_recorded_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept = {
         "NCCL_IB_HCA": "mlx5_0",
         "TORCH_NCCL_BLOCKING_WAIT": "1",
@@ -64,7 +66,9 @@ def test_what_is_set_for_gpus_and_by_slurm_is_recorded_and_no_secret(monkeypatch
         "SLURM_JOB_ID": "17",
         "SLURM_JOB_NODELIST": "n[1-4]",
     }
-    for name, value in (kept | {"NCCL_NET_TOKEN": "s3cret", "SLURM_JOB_USER": "ada", "HOME": "/home/ada"}).items():
+    for name, value in (
+        kept | {"NCCL_NET_TOKEN": "s3cret", "SLURM_JOB_USER": "ada", "HOME": "/home/ada"}
+    ).items():
         monkeypatch.setenv(name, value)
     found = results.variables()
     assert {name: found.get(name) for name in kept} == kept
@@ -72,15 +76,22 @@ def test_what_is_set_for_gpus_and_by_slurm_is_recorded_and_no_secret(monkeypatch
 
 
 @pytest.mark.parametrize("where", ["loopback", "slurm", "torchrun", "mpirun"])
-def test_a_record_names_each_rank_s_host(where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_record_names_each_rank_s_host(
+    where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def gathered(mine: Row) -> list[Row]:
-        on = [{"rank": rank, "host": host} if "host" in mine else {"rank": rank} for rank, host in enumerate(NODES)]
+        on = [
+            {"rank": rank, "host": host} if "host" in mine else {"rank": rank}
+            for rank, host in enumerate(NODES)
+        ]
         return [mine | each for each in on]
 
     monkeypatch.setattr(bench_report, "gathered", gathered)
     monkeypatch.setattr(bench_report.dist, "get_rank", lambda: 0)
     reported: list[Row] = []
-    bench_report.report_rows({"where": where, "backends": ["gloo"], "set": {"NCCL_ALGO": "Ring"}}, reported.append, [])
+    bench_report.report_rows(
+        {"where": where, "backends": ["gloo"], "set": {"NCCL_ALGO": "Ring"}}, reported.append, []
+    )
     (event,) = reported
     assert [(each["rank"], each["set"]["NCCL_ALGO"]) for each in event["environment"]] == [
         (0, "Ring"),
@@ -96,7 +107,9 @@ def test_a_record_names_each_rank_s_host(where: str, monkeypatch: pytest.MonkeyP
 def test_rows_of_a_codec_without_a_bound_are_refused(tmp_path: Path) -> None:
     """A page of a few bytes may claim gigabytes, whatever the file's metadata say of it."""
     parquet.write_table(pa.table({"bytes": [4]}), tmp_path / "rows.parquet", compression="zstd")
-    with pytest.raises(ValueError, match="compression of rows: got ZSTD, expected UNCOMPRESSED or SNAPPY"):
+    with pytest.raises(
+        ValueError, match="compression of rows: got ZSTD, expected UNCOMPRESSED or SNAPPY"
+    ):
         results.table(tmp_path / "rows.parquet")
 
 
@@ -114,14 +127,18 @@ print(pa.default_memory_pool().max_memory())
 
 @pytest.mark.integration
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_long_string_in_many_rows_is_refused_before_it_is_copied(tmp_path: Path, nested: bool) -> None:
+def test_a_long_string_in_many_rows_is_refused_before_it_is_copied(
+    tmp_path: Path, nested: bool
+) -> None:
     """A string of 1.9 MB that a dictionary gives to 8,192 rows: 15 GB if it were copied to each."""
     rows = 8192
     long = pa.array(["x" * 1_900_000]).dictionary_encode().take(pa.array([0] * rows))
     column = pa.StructArray.from_arrays([long], ["name"]) if nested else long
     path = tmp_path / "rows.parquet"
     made = pa.table({"algorithm": column, "ranks": range(rows)})
-    parquet.write_table(made, path, compression="snappy", write_statistics=False, store_schema=False)
+    parquet.write_table(
+        made, path, compression="snappy", write_statistics=False, store_schema=False
+    )
     said, most = finished([sys.executable, "-c", BOMB, str(path)], check=True).stdout.splitlines()
     assert "algorithm" in said
     assert said.endswith("got a string of 1,900,000 bytes, expected up to 65,536")
@@ -131,7 +148,9 @@ def test_a_long_string_in_many_rows_is_refused_before_it_is_copied(tmp_path: Pat
 def test_bytes_of_a_fixed_length_are_refused(tmp_path: Path) -> None:
     made = pa.table({"algorithm": pa.array([b"two_tree"], pa.binary(8))})
     parquet.write_table(made, tmp_path / "rows.parquet")
-    with pytest.raises(ValueError, match="column 'algorithm': got bytes of a fixed length, expected numbers or str"):
+    with pytest.raises(
+        ValueError, match="column 'algorithm': got bytes of a fixed length, expected numbers or str"
+    ):
         results.table(tmp_path / "rows.parquet")
 
 
@@ -165,5 +184,7 @@ def test_rows_are_read_in_one_piece_as_pandas_wrote_them(tmp_path: Path) -> None
     made = pa.Table.from_pylist(rows).to_pandas()
     made.to_parquet(tmp_path / "rows.parquet")
     read = results.table(tmp_path / "rows.parquet").to_pandas()
-    assert [type(row["rack"]) for row in read["bytes"]] == [type(row["rack"]) for row in made["bytes"]]
+    assert [type(row["rack"]) for row in read["bytes"]] == [
+        type(row["rack"]) for row in made["bytes"]
+    ]
     assert read.index.equals(made.index)

@@ -1,4 +1,7 @@
-"""A measurement that is cut off goes on where it was, and what fails becomes rows; no ranks are started here."""
+"""A measurement that is cut off goes on where it was, and what fails becomes rows.
+
+No ranks are started here.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,9 @@ from collectives.bench.sweep import measure_missing, sweep, sweep_path
 from collectives.launch import RankError
 from collectives_book.figures.measured import failed
 
-SETTINGS = Settings(algorithms=["ring", "tree"], backends=["p2p", "gloo"], bytes=[4, 64, 1024], repetitions=1)
+SETTINGS = Settings(
+    algorithms=["ring", "tree"], backends=["p2p", "gloo"], bytes=[4, 64, 1024], repetitions=1
+)
 
 
 class Ranks:
@@ -24,7 +29,9 @@ class Ranks:
         self.failures: dict[int | str, BaseException] = {}
         self.at_the_end: BaseException | None = None
 
-    def bench(self, wanted: list[Settings], on_event: Callable[[dict[str, Any]], None]) -> Measurement:
+    def bench(
+        self, wanted: list[Settings], on_event: Callable[[dict[str, Any]], None]
+    ) -> Measurement:
         self.launches.append([nbytes for settings in wanted for nbytes in settings.bytes])
         if failure := self.failures.pop(-1, None) or self.failures.get(wanted[0].backends[0]):
             raise failure
@@ -83,9 +90,9 @@ def test_after_a_cut_only_what_is_missing_is_measured(ranks: Ranks, tmp_path: Pa
     sweep([SETTINGS], tmp_path / "rows")
     assert ranks.launches == [[4, 64, 1024], [64, 1024]]
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
-    assert [rank["processor"] for rank in read(tmp_path / "rows")[1]["environment"]] == ["number 1"] * 4 + [
-        "number 2"
-    ] * 4
+    assert [rank["processor"] for rank in read(tmp_path / "rows")[1]["environment"]] == [
+        "number 1"
+    ] * 4 + ["number 2"] * 4
 
 
 def test_what_fails_becomes_rows_and_is_tried_again(ranks: Ranks, tmp_path: Path) -> None:
@@ -102,7 +109,9 @@ def test_what_fails_becomes_rows_and_is_tried_again(ranks: Ranks, tmp_path: Path
     assert failed(read(tmp_path / "rows")[0]) is None
 
 
-def test_what_one_launch_has_measured_is_not_taken_for_the_next_one_s(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_one_launch_has_measured_is_not_taken_for_the_next_one_s(
+    ranks: Ranks, tmp_path: Path
+) -> None:
     both = SETTINGS.model_copy(update={"backends": ["gloo", "nccl", "nccl:Ring"]})
     ranks.failures = {"nccl:Ring": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
@@ -116,7 +125,9 @@ def test_what_one_launch_has_measured_is_not_taken_for_the_next_one_s(ranks: Ran
 
 
 def test_collectives_go_on_each_where_it_was(ranks: Ranks, tmp_path: Path) -> None:
-    other = SETTINGS.model_copy(update={"collective": "reduce", "algorithms": ["flat"], "bytes": [8, 16]})
+    other = SETTINGS.model_copy(
+        update={"collective": "reduce", "algorithms": ["flat"], "bytes": [8, 16]}
+    )
     ranks.failures = {16: RankError("no")}
     sweep([SETTINGS, other], tmp_path / "rows")
     ranks.failures = {}
@@ -127,7 +138,9 @@ def test_collectives_go_on_each_where_it_was(ranks: Ranks, tmp_path: Path) -> No
     assert [settings["collective"] for settings in record["settings"]] == ["all_reduce", "reduce"]
 
 
-def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(ranks: Ranks, tmp_path: Path) -> None:
+def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(
+    ranks: Ranks, tmp_path: Path
+) -> None:
     ranks.at_the_end = RankError("rank 1 of 4 was killed by SIGKILL")
     with pytest.raises(RankError, match="rank 1 of 4 was killed by SIGKILL"):
         sweep([SETTINGS], tmp_path / "rows")
@@ -173,7 +186,9 @@ def test_a_damaged_line_is_named_and_its_size_measured_again(
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
 
 
-def test_rows_of_sizes_that_are_no_longer_asked_for_are_left_out(ranks: Ranks, tmp_path: Path) -> None:
+def test_rows_of_sizes_that_are_no_longer_asked_for_are_left_out(
+    ranks: Ranks, tmp_path: Path
+) -> None:
     ranks.failures = {1024: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         sweep([SETTINGS], tmp_path / "rows")
@@ -192,14 +207,21 @@ def test_ranks_that_do_not_start_are_an_error(ranks: Ranks, tmp_path: Path) -> N
 
 def test_other_rows_are_not_overwritten(ranks: Ranks, tmp_path: Path) -> None:
     sweep([SETTINGS], tmp_path / "rows")
-    with pytest.raises(FileExistsError, match="made with other parameters or other code; name another output"):
+    with pytest.raises(
+        FileExistsError, match="made with other parameters or other code; name another output"
+    ):
         sweep([SETTINGS.model_copy(update={"ranks": 8})], tmp_path / "rows")
     assert len(ranks.launches) == 1
 
 
-def test_rows_of_ranks_that_are_started_elsewhere_stand_with_the_others(ranks: Ranks, tmp_path: Path) -> None:
+def test_rows_of_ranks_that_are_started_elsewhere_stand_with_the_others(
+    ranks: Ranks, tmp_path: Path
+) -> None:
     """Horovod's ranks on this machine are horovodrun's, and their rows say so."""
-    sweep([SETTINGS.model_copy(update={"backends": ["gloo", "horovod"], "bytes": [4, 64]})], tmp_path / "rows")
+    sweep(
+        [SETTINGS.model_copy(update={"backends": ["gloo", "horovod"], "bytes": [4, 64]})],
+        tmp_path / "rows",
+    )
     rows, _ = read(tmp_path / "rows")
     assert list(zip(rows.bytes, rows["where"], strict=True)) == [
         *((4, "loopback"), (4, "horovodrun")),

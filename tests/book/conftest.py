@@ -19,7 +19,9 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(ROOT / "_build" / "html"))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(ROOT / "_build" / "html"))
+    ) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -43,7 +45,12 @@ def page(browser: Browser, site: str, complaints: list[str]) -> Iterator[Page]:
     with browser.new_context(base_url=site) as context, context.new_page() as page:
         page.on("request", lambda request: note_address(request.url))
         page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
-        page.on("response", lambda it: it.status >= 400 and complaints.append(f"{it.status}: {it.url}"))
+        page.on(
+            "response", lambda it: it.status >= 400 and complaints.append(f"{it.status}: {it.url}")
+        )
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("console", lambda line: line.type == "error" and complaints.append(f"console: {line.text}"))
+        page.on(
+            "console",
+            lambda line: line.type == "error" and complaints.append(f"console: {line.text}"),
+        )
         yield page

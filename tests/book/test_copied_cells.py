@@ -9,9 +9,13 @@ from test_site import needs_site
 from command import finished
 from places import ROOT, script
 
-SHOWN = {page.stem: script("gates").shown(page.read_text("utf8")) for page in sorted((ROOT / "chapters").glob("*.md"))}
+SHOWN = {
+    page.stem: script("gates").shown(page.read_text("utf8"))
+    for page in sorted((ROOT / "chapters").glob("*.md"))
+}
 CELLS = {page: [code for _, code in shown] for page, shown in SHOWN.items() if shown}
-# A process for each page, forked from one that has imported what takes long. Prints how those that fail have failed.
+# A process for each page, forked from one that has imported what takes long. Prints how those that
+# fail have failed.
 RUN = """
 import json, os, sys, tempfile, traceback
 import matplotlib

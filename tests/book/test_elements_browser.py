@@ -31,7 +31,8 @@ SCRIPTS = [name for name, _ in SETTINGS["html_js_files"]]
 STYLES = [name for name in SETTINGS["html_css_files"] if name.startswith(("play", "explorer"))]
 ELEMENTS = "schedule-player, schedule-race, schedule-playground, cost-explorer"
 WIDEST = "Math.max(...[...document.querySelectorAll('body *')].map(node => node.getBoundingClientRect().right))"
-# Chooses every algorithm in the lists, steps through it by key, and says where the end is not what was asked.
+# Chooses every algorithm in the lists, steps through it by key, and says where the end is not what
+# was asked.
 PLAY_ALL = """
 async ranks => {
   const player = document.querySelector("schedule-player");
@@ -90,10 +91,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         first = next(name for of, name in ALGORITHMS if of == collective)
         write(folder / f"{collective}.html", player(collective, first, 4, name="one"))
     (folder / "two_blocks.xml").write_text(all_pairs(3), encoding="utf8")
-    write(folder / "two.html", player("all_reduce", "ring", 4, name="one"), player("all_reduce", "tree", 5, name="two"))
+    write(
+        folder / "two.html",
+        player("all_reduce", "ring", 4, name="one"),
+        player("all_reduce", "tree", 5, name="two"),
+    )
     write(folder / "own.html", player("all_reduce", f"{folder}/two_blocks.xml", 3, bytes=3072))
     write(folder / "small.html", player("all_reduce", "ring", 4, bytes=2, step=6))
-    field = race("all_reduce", ["ring", "two_tree"], 16, on="ethernet", nbytes=8, name="race", autoplay=True)
+    field = race(
+        "all_reduce", ["ring", "two_tree"], 16, on="ethernet", nbytes=8, name="race", autoplay=True
+    )
     write(folder / "race.html", field)
     write(folder / "explorer.html", explorer())
     write(folder / "playground.html", "<schedule-playground></schedule-playground>")
@@ -124,7 +131,10 @@ def page(browser: Browser) -> Iterator[Page]:
         page.set_default_timeout(10_000)
         page.emulate_media(reduced_motion="reduce")
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda line: line.type in ("error", "warning") and complaints.append(line.text))
+        page.on(
+            "console",
+            lambda line: line.type in ("error", "warning") and complaints.append(line.text),
+        )
         page.on("requestfailed", lambda request: complaints.append(request.url))
         yield page
         assert not complaints
@@ -146,7 +156,11 @@ def text(player: Locator, name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "link"),
     [
-        *(("all_to_all", "#one--direct--16--9"), ("all_reduce", "#one--two_tree--16--9"), ("race", "")),
+        *(
+            ("all_to_all", "#one--direct--16--9"),
+            ("all_reduce", "#one--two_tree--16--9"),
+            ("race", ""),
+        ),
         *(("playground", "#all_reduce--ring--16"), ("explorer", "")),
     ],
 )
@@ -161,9 +175,14 @@ def test_nothing_is_wider_than_a_telephone(page: Page, folder: Path, name: str, 
 
 @pytest.mark.parametrize(
     ("name", "place", "said"),
-    [("two", "schedule-player pre", "step | rank 0 | rank 1"), ("explorer", "cost-explorer p", explorer().sentence())],
+    [
+        ("two", "schedule-player pre", "step | rank 0 | rank 1"),
+        ("explorer", "cost-explorer p", explorer().sentence()),
+    ],
 )
-def test_without_javascript_the_text_is_there(browser: Browser, folder: Path, name: str, place: str, said: str) -> None:
+def test_without_javascript_the_text_is_there(
+    browser: Browser, folder: Path, name: str, place: str, said: str
+) -> None:
     with browser.new_context(java_script_enabled=False) as context, context.new_page() as page:
         page.goto((folder / f"{name}.html").as_uri())
         assert page.locator(place).first.inner_text().startswith(said)
@@ -184,15 +203,33 @@ def test_without_javascript_the_text_is_there(browser: Browser, folder: Path, na
                 "#%",
             ),
         ),
-        ("playground", ("#%", "#c=gossip&p=99", "#c=reduce&p=4&r=77&t=%00", "#a--b--c", "#t=<script>", "#c=x--y")),
+        (
+            "playground",
+            (
+                "#%",
+                "#c=gossip&p=99",
+                "#c=reduce&p=4&r=77&t=%00",
+                "#a--b--c",
+                "#t=<script>",
+                "#c=x--y",
+            ),
+        ),
         ("playground", ("#c=all_reduce&p=2&t=step | rank 0 | rank 1%0A0 | %2B0-4095<1(x1000) |",)),
-        ("playground", ("#c=reduce&p=4&xy=7", "#c=reduce&p=2&xy=0,0 0,0", "#xy=<b>,1", "#p=2&xy=-1,5 1e9,0")),
+        (
+            "playground",
+            ("#c=reduce&p=4&xy=7", "#c=reduce&p=2&xy=0,0 0,0", "#xy=<b>,1", "#p=2&xy=-1,5 1e9,0"),
+        ),
     ],
 )
-def test_a_strange_link_does_no_harm(page: Page, folder: Path, name: str, links: tuple[str, ...]) -> None:
+def test_a_strange_link_does_no_harm(
+    page: Page, folder: Path, name: str, links: tuple[str, ...]
+) -> None:
     for link in links:
         shown = opened(page, folder, name, link)
-        assert shown.get_attribute("data-steps") or shown.get_attribute("data-state") in ("right", "error"), link
+        assert shown.get_attribute("data-steps") or shown.get_attribute("data-state") in (
+            "right",
+            "error",
+        ), link
 
 
 @pytest.mark.parametrize("collective", CONTRACTS)
@@ -232,8 +269,14 @@ def test_a_reader_steps_by_keys_buttons_slider_and_link(page: Page, folder: Path
     player.get_by_role("button", name="One step forward").click()
     expect(player).to_have_attribute("data-step", "1")
     player.get_by_role("slider", name="Steps played").fill("3")
-    expect(spoken).to_contain_text("Step 2: 4 messages. Rank 3 sends chunk 0 to rank 0, added; rank 0 sends")
-    assert [text(player, each) for each in ("step", "messages", "bytes")] == ["3 of 6", "12 of 24", "768 KiB = 0.75 n"]
+    expect(spoken).to_contain_text(
+        "Step 2: 4 messages. Rank 3 sends chunk 0 to rank 0, added; rank 0 sends"
+    )
+    assert [text(player, each) for each in ("step", "messages", "bytes")] == [
+        "3 of 6",
+        "12 of 24",
+        "768 KiB = 0.75 n",
+    ]
 
     player.get_by_label("Algorithm").select_option("two_tree")
     player.get_by_label("Number of ranks").select_option("7")
@@ -253,7 +296,9 @@ def test_every_control_has_a_name_and_shows_its_focus(page: Page, folder: Path) 
     shown = opened(page, folder, "all_reduce")
     controls = shown.locator("button, select, input, a, [tabindex='0']")
     snapshot = shown.aria_snapshot()
-    assert not re.search(r"- (button|combobox|slider|link|img)(:|$)", snapshot, re.MULTILINE), snapshot
+    assert not re.search(r"- (button|combobox|slider|link|img)(:|$)", snapshot, re.MULTILINE), (
+        snapshot
+    )
     page.keyboard.press("Tab")
     for _ in range(controls.count()):
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -261,7 +306,9 @@ def test_every_control_has_a_name_and_shows_its_focus(page: Page, folder: Path) 
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_packets_move_while_it_plays_unless_the_reader_wants_no_motion(page: Page, folder: Path, moves: bool) -> None:
+def test_packets_move_while_it_plays_unless_the_reader_wants_no_motion(
+    page: Page, folder: Path, moves: bool
+) -> None:
     page.emulate_media(reduced_motion="no-preference" if moves else "reduce")
     player = opened(page, folder, "all_reduce", "#one--ring--4--0")
     player.get_by_label("Speed").select_option("4")
@@ -269,8 +316,14 @@ def test_packets_move_while_it_plays_unless_the_reader_wants_no_motion(page: Pag
     page.keyboard.press(" ")
     seen = set()
     while player.get_attribute("data-complete") == "false":
-        seen |= set(player.locator(".sp-stage [transform^=translate]").evaluate_all("all => all.map(x => x.outerHTML)"))
-    assert (len(seen) > 24) == moves, "four messages in each of six steps, each drawn in one place or in several"
+        seen |= set(
+            player.locator(".sp-stage [transform^=translate]").evaluate_all(
+                "all => all.map(x => x.outerHTML)"
+            )
+        )
+    assert (len(seen) > 24) == moves, (
+        "four messages in each of six steps, each drawn in one place or in several"
+    )
     expect(player.get_by_role("button", name="Play")).to_be_visible()
 
 
@@ -311,7 +364,11 @@ def judged(monkeypatch: pytest.MonkeyPatch, case: Case) -> list[Any] | None:
     """What Python says: nothing, a message with the cell that `verify` marks, or an error of `parse_grid`."""
     module, marks = importlib.import_module("collectives.verify"), []
     told = module._error
-    monkeypatch.setattr(module, "_error", lambda schedule, what, mark: marks.append(mark) or told(schedule, what, mark))
+    monkeypatch.setattr(
+        module,
+        "_error",
+        lambda schedule, what, mark: marks.append(mark) or told(schedule, what, mark),
+    )
     text, collective, p, root = case
     try:
         module.verify(parse_grid(text, collective, p, root=root))
@@ -334,7 +391,11 @@ def mistyped(case: Case, chance: random.Random) -> Case:
     """One letter removed, replaced, or put in."""
     text, *rest = case
     at, letter = chance.randrange(len(text)), chance.choice("0123456789+=<,-| x()\n")
-    new = [text[:at] + text[at + 1 :], text[:at] + letter + text[at + 1 :], text[:at] + letter + text[at:]]
+    new = [
+        text[:at] + text[at + 1 :],
+        text[:at] + letter + text[at + 1 :],
+        text[:at] + letter + text[at:],
+    ]
     return chance.choice(new), *rest
 
 
@@ -348,7 +409,9 @@ def changed(case: Case, chance: random.Random) -> Case:
     return text[: found.start()] + other + text[found.end() :], collective, p, root
 
 
-def test_the_playground_judges_as_python_does(page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_playground_judges_as_python_does(
+    page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened(page, folder, "playground")
     cases, chance = list(right()), random.Random(17)
     wrong = [edit(chance.choice(cases), chance) for edit in (mistyped, changed) for _ in range(200)]
@@ -366,9 +429,16 @@ def test_the_playground_names_a_mistake_as_one_types(page: Page, folder: Path) -
     text = ground.get_by_label("Schedule: a line")
     good = text.input_value()
     text.fill(good.replace("+2<3", "+2<9", 1))
-    expect(ground.get_by_role("status")).to_contain_text("line 2, column 11: got '9', expected another rank, 0 to 3")
+    expect(ground.get_by_role("status")).to_contain_text(
+        "line 2, column 11: got '9', expected another rank, 0 to 3"
+    )
     ground.get_by_role("button", name="Go to this place").click()
-    assert page.evaluate("(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)") == "9"
+    assert (
+        page.evaluate(
+            "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
+        )
+        == "9"
+    )
     text.fill(good.replace("+2<3", "+1<3", 1))
     expect(ground).to_have_attribute("data-state", "wrong")
     expect(ground.locator("mark")).to_contain_text("<--")
@@ -389,12 +459,16 @@ def test_a_link_to_the_playground_carries_text_and_places(page: Page, folder: Pa
     told = ground.get_by_role("status").inner_text()
     again = opened(page, folder, "playground", "#" + page.url.partition("#")[2])
     assert again.get_by_role("status").inner_text() == told
-    assert 'collective="reduce", p=3, root=0' in again.get_by_label("The same in Python").input_value()
+    assert (
+        'collective="reduce", p=3, root=0' in again.get_by_label("The same in Python").input_value()
+    )
 
     ground = opened(page, folder, "playground", "#c=all_gather&p=3&a=ring&xy=0,5 100,20 40,90")
     ground.locator(".pg-example").select_option("bruck")
     assert "xy=0%2C5+100%2C20+40%2C90" in page.url
-    places = "all => all.map(node => [node.getAttribute('cx'), node.getAttribute('cy')].map(Number))"
+    places = (
+        "all => all.map(node => [node.getAttribute('cx'), node.getAttribute('cy')].map(Number))"
+    )
     assert ground.locator("circle.sp-rank").evaluate_all(places) == [[0, 5], [100, 20], [40, 90]]
 
 
@@ -427,7 +501,11 @@ def test_the_explorer_computes_what_python_computes(page: Page, folder: Path) ->
 
 def test_sliders_of_the_explorer_change_the_winner(page: Page, folder: Path) -> None:
     shown = opened(page, folder, "explorer")
-    for name, to, at in (("n", 8, {}), ("p", 63, {"p": 63}), ("n", 1 << 34, {"p": 63, "n": 1 << 34})):
+    for name, to, at in (
+        ("n", 8, {}),
+        ("p", 63, {"p": 63}),
+        ("n", 1 << 34, {"p": 63, "n": 1 << 34}),
+    ):
         slide(shown, name, to)
         times = explorer(**({"n": 8} | at)).seconds()
         winner = min(times, key=lambda each: times[each])
@@ -437,7 +515,9 @@ def test_sliders_of_the_explorer_change_the_winner(page: Page, folder: Path) -> 
     expect(ranks).to_have_attribute("aria-valuetext", "64")
 
 
-def test_a_label_of_the_explorer_hides_its_curve_and_shows_it_again(page: Page, folder: Path) -> None:
+def test_a_label_of_the_explorer_hides_its_curve_and_shows_it_again(
+    page: Page, folder: Path
+) -> None:
     shown = opened(page, folder, "explorer")
     curves = shown.locator(".ce-curve:not(.ce-leader)")
     count = curves.count()

@@ -58,7 +58,9 @@ def prepared(page: str, address: str = "") -> Any:
 def test_the_first_cell_sets_up_and_all_others_are_there(page: str, root: str, extras: str) -> None:
     address = "https://example.org/book"
     first, *others = prepared(page, address).cells
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     fetch = f"git fetch -q --depth 1 {address} {head.strip()} && git checkout -q FETCH_HEAD"
     assert first.source.splitlines()[:3] == [
         f"!git init -q collectives && cd collectives && {fetch}",
@@ -72,7 +74,9 @@ def test_the_first_cell_sets_up_and_all_others_are_there(page: str, root: str, e
     assert "myst_nb" not in text
     before = written(page).cells
     assert [cell.cell_type for cell in others] == [cell.cell_type for cell in before]
-    assert [cell.source.count("\n") for cell in others] == [cell.source.count("\n") for cell in before]
+    assert [cell.source.count("\n") for cell in others] == [
+        cell.source.count("\n") for cell in before
+    ]
 
 
 def test_without_an_address_the_first_cell_asks_for_it_and_installs_nothing(
@@ -82,7 +86,9 @@ def test_without_an_address_the_first_cell_asks_for_it_and_installs_nothing(
     assert "REPOSITORY" not in source
     shell = InteractiveShell()
     ran: list[str] = []
-    monkeypatch.setattr(shell, "system", lambda command: ran.append(shell.var_expand(command, depth=1)))
+    monkeypatch.setattr(
+        shell, "system", lambda command: ran.append(shell.var_expand(command, depth=1))
+    )
     monkeypatch.setattr(shell, "run_line_magic", lambda *words, **_: ran.append(" ".join(words)))
     done = shell.run_cell(source)
     assert (str(done.error_in_exec)[:18], ran) == ("ADDRESS: got none,", [])
@@ -90,7 +96,9 @@ def test_without_an_address_the_first_cell_asks_for_it_and_installs_nothing(
     given = source.replace('ADDRESS = ""', 'ADDRESS = "/a/copy"')
     assert shell.run_cell(given).success
     fetch, folder, install = ran
-    assert fetch.startswith("git init -q collectives && cd collectives && git fetch -q --depth 1 /a/copy ")
+    assert fetch.startswith(
+        "git init -q collectives && cd collectives && git fetch -q --depth 1 /a/copy "
+    )
     assert (folder, install) == ("cd -q collectives/chapters", 'pip install -q -e "..[pages]"')
 
 
@@ -106,7 +114,11 @@ def test_colab_opens_what_the_workflow_puts_on_a_branch(address: str, offered: b
     context = {"header_buttons": [{"label": "search"}, group], "ipynb_source": "chapters/x.ipynb"}
     launch(app, "chapters/x", "page.html", context, None)
     urls = [button["url"] for button in group["buttons"]]
-    assert urls == ["https://colab.research.google.com/github/a/b/blob/notebooks/chapters/x.ipynb"] * offered
+    assert (
+        urls
+        == ["https://colab.research.google.com/github/a/b/blob/notebooks/chapters/x.ipynb"]
+        * offered
+    )
     site = yaml.safe_load((ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf8"))
     (push,) = (step["run"] for step in site["jobs"]["notebooks"]["steps"] if "run" in step)
     assert re.search(r"init .*-b notebooks\b", push)
@@ -117,7 +129,9 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of a fresh environment with Jupyter's kernel and no package of ours."""
     folder = tmp_path_factory.mktemp("jupyter")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    subprocess.run([folder / "bin" / "pip", "install", "-q", "ipykernel", "nbclient"], check=True, env=HERE)
+    subprocess.run(
+        [folder / "bin" / "pip", "install", "-q", "ipykernel", "nbclient"], check=True, env=HERE
+    )
     return folder / "bin"
 
 
@@ -125,9 +139,12 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.extended
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", ["ring-all-reduce", "cost-model", "two-tree-all-reduce"])
-def test_a_downloaded_notebook_runs_in_an_empty_environment(page: str, jupyter: Path, tmp_path: Path) -> None:
+def test_a_downloaded_notebook_runs_in_an_empty_environment(
+    page: str, jupyter: Path, tmp_path: Path
+) -> None:
     text = (SITE / "_sources" / "chapters" / f"{page}.ipynb").read_text(encoding="utf8")
-    asked, replaced = re.subn(r'(ADDRESS = \\")', rf"\1{ROOT.as_uri()}", text)  # of a site without an address
+    # Of a site without an address.
+    asked, replaced = re.subn(r'(ADDRESS = \\")', rf"\1{ROOT.as_uri()}", text)
     here, known = re.subn(r"(git fetch -q --depth 1) [^\s{]+", rf"\1 {ROOT.as_uri()}", asked)
     assert replaced + known == 1
     (tmp_path / "page.ipynb").write_text(here, encoding="utf8")

@@ -50,9 +50,14 @@ def test_the_contents_have_every_part_and_page(site: Path) -> None:
 def test_a_page_shows_the_link_to_the_pdf_if_there_is_one(site: Path) -> None:
     page, pdf = site / "chapters" / "one.html", site.parent / "book.pdf"
     pdf.write_bytes(b"pdf")
-    page.write_text('<a href="../genindex.html">Index</a> <!--pdf <a href="../book.pdf">PDF</a> --> <!-- else -->')
+    page.write_text(
+        '<a href="../genindex.html">Index</a> <!--pdf <a href="../book.pdf">PDF</a> --> <!-- else -->'
+    )
     PDF.offer(pdf, site)
-    assert page.read_text() == '<a href="../genindex.html">Index</a> <a href="../book.pdf">PDF</a> <!-- else -->'
+    assert (
+        page.read_text()
+        == '<a href="../genindex.html">Index</a> <a href="../book.pdf">PDF</a> <!-- else -->'
+    )
     assert (page.parent / "../book.pdf").read_bytes() == b"pdf"
 
 
@@ -68,15 +73,23 @@ def words(text: str) -> str:
 @pytest.mark.extended
 @needs_site
 @pytest.mark.timeout(900)
-def test_the_printed_book_has_bookmarks_numbered_sheets_and_no_link_to_a_file(tmp_path: Path) -> None:
+def test_the_printed_book_has_bookmarks_numbered_sheets_and_no_link_to_a_file(
+    tmp_path: Path,
+) -> None:
     PDF.write(tmp_path / "book.pdf")
     printed = PdfReader(tmp_path / "book.pdf")
     found = {words(each.title): each for each in reversed(list(bookmarks(printed.outline)))}
     titles = [article(page).select("h1")[0].get_text().strip().rstrip("#") for page in DOCUMENTS]
-    assert {words(each) for each in (*titles, *(part["caption"] for part in TOC["parts"]))} <= set(found)
+    assert {words(each) for each in (*titles, *(part["caption"] for part in TOC["parts"]))} <= set(
+        found
+    )
     sheets = [sheet.extract_text() for sheet in printed.pages]
     for title in titles:
-        assert words(title) in words(sheets[printed.get_destination_page_number(found[words(title)])])
+        assert words(title) in words(
+            sheets[printed.get_destination_page_number(found[words(title)])]
+        )
     assert all(str(nth) in text.split() for nth, text in enumerate(sheets, start=1) if nth > 1)
     notes = [note.get_object() for sheet in printed.pages for note in sheet.get("/Annots", [])]
-    assert not [note for note in notes if str(note.get("/A", {}).get("/URI", "")).startswith("file:")]
+    assert not [
+        note for note in notes if str(note.get("/A", {}).get("/URI", "")).startswith("file:")
+    ]

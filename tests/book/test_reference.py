@@ -36,7 +36,9 @@ def test_the_signature_of_a_machine_that_is_written_out_has_its_fields_and_defau
     assert [each.arg for each in function.args.kwonlyargs] == list(fields)
     for field, default in zip(fields.values(), function.args.kw_defaults, strict=True):
         assert field.is_required() == (default is None)
-        assert default is None or ast.literal_eval(default) == field.get_default(call_default_factory=True)
+        assert default is None or ast.literal_eval(default) == field.get_default(
+            call_default_factory=True
+        )
 
 
 def test_examples_of_the_page() -> None:
@@ -46,7 +48,9 @@ def test_examples_of_the_page() -> None:
 
 
 def test_every_verb_and_every_schema_has_a_section() -> None:
-    sections = re.findall(r"^### (\S+)\n.*?\nusage\(\"(\S+)\"\)", text("reference-cli"), re.MULTILINE | re.DOTALL)
+    sections = re.findall(
+        r"^### (\S+)\n.*?\nusage\(\"(\S+)\"\)", text("reference-cli"), re.MULTILINE | re.DOTALL
+    )
     assert sorted(sections) == sorted((verb, verb) for verb in verbs())
     shown = re.findall(r"objects\([\"'](\w+)[\"']\)", text("reference-formats"))
     assert {path.stem for path in (ROOT / "src/collectives/schemas").glob("*.json")} <= {*shown}
@@ -54,9 +58,13 @@ def test_every_verb_and_every_schema_has_a_section() -> None:
 
 def test_everything_cited_is_listed_and_can_be_found_again() -> None:
     pages = "".join(page.read_text(encoding="utf8") for page in CHAPTERS.glob("*.md"))
-    cited = {key for keys in re.findall(r"\{cite:[a-z]+\}`([^`]+)`", pages) for key in keys.split(",")}
+    cited = {
+        key for keys in re.findall(r"\{cite:[a-z]+\}`([^`]+)`", pages) for key in keys.split(",")
+    }
     entries = parse_file(CHAPTERS / "references.bib").entries
     assert cited == {*entries}
     moving = re.compile(r"/(?:blob|tree|raw)/(?:master|main|HEAD)/")  # of a branch, which changes
     assert not [key for key, each in entries.items() if moving.search(each.fields.get("url", ""))]
-    assert not [key for key, each in entries.items() if each.type == "misc" and "url" not in each.fields]
+    assert not [
+        key for key, each in entries.items() if each.type == "misc" and "url" not in each.fields
+    ]

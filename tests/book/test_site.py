@@ -18,13 +18,24 @@ from places import ROOT
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
 CHAPTERS = [entry for part in TOC["parts"] for entry in part["chapters"]]
-DOCUMENTS = [TOC["root"], *(each["file"] for entry in CHAPTERS for each in (entry, *entry.get("sections", [])))]
-NOTEBOOKS = [ROOT / f"{name}.ipynb" for name in DOCUMENTS if name.startswith("experiments/results/")]
-WITH_CELLS = [document for document in DOCUMENTS if (ROOT / "_build/jupyter_execute" / f"{document}.ipynb").exists()]
+DOCUMENTS = [
+    TOC["root"],
+    *(each["file"] for entry in CHAPTERS for each in (entry, *entry.get("sections", []))),
+]
+NOTEBOOKS = [
+    ROOT / f"{name}.ipynb" for name in DOCUMENTS if name.startswith("experiments/results/")
+]
+WITH_CELLS = [
+    document
+    for document in DOCUMENTS
+    if (ROOT / "_build/jupyter_execute" / f"{document}.ipynb").exists()
+]
 MYST = r"\{(?:doc|ref|term|cite:[pt])\}`|^[`:]{3,}\{.*"  # its roles and directives
 FILE_NAME = re.compile(r"\.(svg|png|jpe?g|gif|webp)$", re.IGNORECASE)
 
-needs_site = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site: run `make book`")
+needs_site = pytest.mark.skipif(
+    not (SITE / "index.html").exists(), reason="no site: run `make book`"
+)
 pytestmark = [pytest.mark.extended, needs_site]
 
 
@@ -43,7 +54,9 @@ def has_alternative(tag: Tag) -> bool:
     if tag.name == "img":
         alt = str(tag.get("alt", "")).strip()
         return bool(alt) and not FILE_NAME.search(alt)  # myst-nb falls back to the name of the file
-    named = tag.get("aria-label") or tag.get("aria-labelledby") or tag.find("title", recursive=False)
+    named = (
+        tag.get("aria-label") or tag.get("aria-labelledby") or tag.find("title", recursive=False)
+    )
     return tag.get("aria-hidden") == "true" or (tag.get("role") == "img" and bool(named))
 
 
@@ -60,10 +73,13 @@ def test_a_page_is_whole(document: str) -> None:
     assert not [str(tag)[:200] for tag in pictures if not has_alternative(tag)]
     faults = shown.select(".output.stderr, .output.traceback, .system-message, .problematic")
     assert not [fault.get_text()[:500] for fault in faults]
-    cells = [cell.get_text() for cell in shown.select("pre:not(.doctest pre)")]  # an example may raise
+    # An example may raise.
+    cells = [cell.get_text() for cell in shown.select("pre:not(.doctest pre)")]
     assert not [text[:500] for text in cells if "Traceback (most recent call last)" in text]
     # In an output, roles need ``render_markdown_format: myst`` at the head of the page.
-    assert not re.findall(r"\{(?:doc|ref|term|cite:[pt])\}\s*<code", page.read_text(encoding="utf8"))
+    assert not re.findall(
+        r"\{(?:doc|ref|term|cite:[pt])\}\s*<code", page.read_text(encoding="utf8")
+    )
     assert not re.findall(r"\s–[a-z]+", shown.get_text())  # an option whose hyphens became a dash
     figures = {page.parent / str(tag["src"]) for tag in shown.select("img[src]:not(.only-dark)")}
     assert weight([page, *figures]) < 1e6
@@ -75,7 +91,11 @@ def broken_links(page: Path) -> list[str]:
     for tag in parse(page).select("a[href], link[href], script[src], img[src]"):
         url = urlsplit(str(tag.get("href") or tag.get("src")))
         target = (page.parent / unquote(url.path)).resolve() if url.path else page
-        if url.scheme or url.netloc or (target.name == "playground.html" and url.fragment.startswith("c=")):
+        if (
+            url.scheme
+            or url.netloc
+            or (target.name == "playground.html" and url.fragment.startswith("c="))
+        ):
             continue  # elsewhere, or what the playground opens with
         # "#" and "" are buttons of the theme.
         if not target.is_file() or (url.fragment and unquote(url.fragment) not in anchors(target)):
@@ -98,14 +118,19 @@ def test_next_leads_through_every_page_and_players_show_every_collective() -> No
     pages = [parse(SITE / f"{document}.html") for document in DOCUMENTS]
     following = [str(link["href"]) for page in pages for link in page.select("a.right-next")]
     assert [Path(each).stem for each in following] == [Path(each).name for each in DOCUMENTS[1:]]
-    assert {str(each["collective"]) for page in pages for each in page.select("schedule-player[collective]")} == {
-        *CONTRACTS
-    }
+    assert {
+        str(each["collective"])
+        for page in pages
+        for each in page.select("schedule-player[collective]")
+    } == {*CONTRACTS}
 
 
 def test_titles_and_descriptions_tell_pages_apart() -> None:
     for name in ("meta[property='og:title']", "meta[name=description]"):
-        said = {str(parse(SITE / f"{each}.html").select(name)[0]["content"]).lower() for each in DOCUMENTS}
+        said = {
+            str(parse(SITE / f"{each}.html").select(name)[0]["content"]).lower()
+            for each in DOCUMENTS
+        }
         assert len(said) == len(DOCUMENTS)
         assert all(said)
 
@@ -120,12 +145,20 @@ def test_the_site_is_below_20_mb() -> None:
 def outputs(notebook: Path) -> list[object]:
     """What the cells show; their streams are left out, as the build joins pieces of them."""
     cells = json.loads(notebook.read_text(encoding="utf8"))["cells"]
-    return [[shown for shown in cell.get("outputs", []) if shown["output_type"] != "stream"] for cell in cells]
+    return [
+        [shown for shown in cell.get("outputs", []) if shown["output_type"] != "stream"]
+        for cell in cells
+    ]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
-def test_an_executed_notebook_ran_to_its_end_and_the_build_did_not_run_it_again(notebook: Path) -> None:
-    """Its outputs are a measurement, which a second run would replace; a failed one would leave the build green."""
+def test_an_executed_notebook_ran_to_its_end_and_the_build_did_not_run_it_again(
+    notebook: Path,
+) -> None:
+    """Its outputs are a measurement, which a second run would replace.
+
+    A failed one would leave the build green.
+    """
     record = json.loads(notebook.read_text(encoding="utf8"))["metadata"]["papermill"]
     assert record["end_time"]
     assert not record["exception"]
@@ -144,10 +177,13 @@ def test_a_page_with_cells_can_be_downloaded_as_a_notebook(document: str) -> Non
         assert notebook.cells[0].source.startswith("!git init ")
         texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
         assert not re.findall(MYST, "\n".join(texts), re.MULTILINE)
-    assert '<img class="only-dark"' not in nbformat.writes(notebook)  # or it would have each figure twice
+    # Or it would have each figure twice.
+    assert '<img class="only-dark"' not in nbformat.writes(notebook)
 
 
-@pytest.mark.parametrize("document", [each for each in DOCUMENTS if not each.startswith("experiments/")])
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if not each.startswith("experiments/")]
+)
 def test_a_page_can_be_downloaded_as_plain_markdown(document: str) -> None:
     text = (SITE / "_sources" / f"{document}.md").read_text(encoding="utf8")
     assert text.startswith("# ")

@@ -41,7 +41,8 @@ CLOSED = "all => all.filter(it => it.lastElementChild.getBoundingClientRect().he
 INKS = "all => [...new Set(all.map(it => getComputedStyle(it).color))]"
 # With code, tables, a player and answers in dropdowns.
 PLAYED = next(each for each in DOCUMENTS if "two-tree" in each)
-# What axe finds in the theme and we leave there: its logo is in no landmark, a link in bold on a striped row.
+# What axe finds in the theme and we leave there: its logo is in no landmark, a link in bold on a
+# striped row.
 ALLOWED = {"region": ".sidebar-primary-item", "color-contrast": ".genindextable a"}
 ORDER = (ROOT / "chapters" / "_ext" / "search_order.js").read_text(encoding="utf8")
 EXPLAINED = dict(re.findall(r'^  "([^"]+)": "([^"]+)",$', ORDER, re.MULTILINE))
@@ -52,7 +53,9 @@ pytestmark = [pytest.mark.extended, needs_site, needs_browser]
 def violations(page: Page, rules: list[str] | None = None) -> list[str]:
     """What axe finds and the list does not allow: rule, place, and what is wrong."""
     options: dict[str, Any] = {"resultTypes": ["violations"], "preload": False}
-    found = page.evaluate("options => axe.run(options)", options | ({"runOnly": rules} if rules else {}))
+    found = page.evaluate(
+        "options => axe.run(options)", options | ({"runOnly": rules} if rules else {})
+    )
     return [
         f"{rule['id']} at {node['target']}: {node['failureSummary']}"
         for rule in found["violations"]
@@ -105,7 +108,10 @@ def test_a_site_on_disk_needs_no_server(browser: Browser) -> None:
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto((SITE / "index.html").as_uri())
         page.wait_for_url(f"**/{TOC['root']}.html")
-        for document, element in ((PLAYED, "schedule-player"), ("chapters/playground", "schedule-playground")):
+        for document, element in (
+            (PLAYED, "schedule-player"),
+            ("chapters/playground", "schedule-playground"),
+        ):
             page.goto((SITE / f"{document}.html").as_uri())
             expect(page.locator(element).first).to_have_attribute("data-ready", "true")
     assert not faults
@@ -118,9 +124,15 @@ def test_paper_has_the_article_alone_in_dark_ink_with_dropdowns_open(page: Page)
     for scheme in ("light", "dark"):
         page.emulate_media(media="print", color_scheme=scheme, reduced_motion="reduce")
         page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
-        for hidden in (".bd-sidebar-primary, .bd-header, .copybtn", "schedule-player :is(button, input)", ".only-dark"):
+        for hidden in (
+            ".bd-sidebar-primary, .bd-header, .copybtn",
+            "schedule-player :is(button, input)",
+            ".only-dark",
+        ):
             assert not page.locator(hidden).evaluate_all(SHOWN)
-        words = page.locator("article section p:not(schedule-player p), article pre, article pre span")
+        words = page.locator(
+            "article section p:not(schedule-player p), article pre, article pre span"
+        )
         assert words.evaluate_all(INKS) == ["rgb(31, 35, 40)"]
         assert page.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
     assert page.locator("article details:not([open])").count()
@@ -132,7 +144,9 @@ def first_found(page: Page, query: str) -> str:
     return str(page.locator("ul.search li a").first.get_attribute("href")).partition(".html")[0]
 
 
-def test_search_finds_the_chapter_that_explains_a_term_or_has_it_as_title(page: Page, complaints: list[str]) -> None:
+def test_search_finds_the_chapter_that_explains_a_term_or_has_it_as_title(
+    page: Page, complaints: list[str]
+) -> None:
     titles = {article(each).select("h1")[0].get_text().rstrip("#"): each for each in DOCUMENTS[::5]}
     asked = titles | EXPLAINED | {"parameter server": "chapters/parameter-server"}
     assert {term: first_found(page, term) for term in asked} == asked

@@ -19,7 +19,8 @@ def _extension(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_figure_becomes_one_file_with_fewer_digits(tmp_path: Path) -> None:
     from book_site.pictures import extract
 
-    one = "PHN2ZyBkPSJNIDEuMjM0NTYgMiIgdD0ic2NhbGUoMC4wMTU2MjUpIi8+"  # <svg d="M 1.23456 2" t="scale(0.015625)"/>
+    # <svg d="M 1.23456 2" t="scale(0.015625)"/>.
+    one = "PHN2ZyBkPSJNIDEuMjM0NTYgMiIgdD0ic2NhbGUoMC4wMTU2MjUpIi8+"
     body = f'<img src="data:image/svg+xml;base64,{one}">'
     context: dict[str, Any] = {"body": body + body, "pathto": lambda name, _: f"../{name}"}
     extract(SimpleNamespace(outdir=tmp_path), "chapters/x", "page.html", context, object())
@@ -43,7 +44,9 @@ def test_one_line_turns_on_links_to_the_repository_and_is_in_every_page_s_comman
     repository.configure(None, config)
     assert {config.html_theme_options[each] for each in repository.BUTTONS} == {bool(address)}
     assert bool(config.html_baseurl) == bool(address)
-    assert [each.startswith("no repository-code in CITATION.cff") for each in told] == [True] * (not address)
+    assert [each.startswith("no repository-code in CITATION.cff") for each in told] == [True] * (
+        not address
+    )
     for page in (ROOT / "chapters").glob("*.md"):
         source = [page.read_text(encoding="utf8")]
         repository.name(SimpleNamespace(config=config), "chapters/x", source)
@@ -76,16 +79,27 @@ def test_plain_markdown_has_the_part_of_a_file_that_a_page_includes(tmp_path: Pa
     assert page.plain(include("code.py", "python", "pyobject: two")) == two
     inside = f"````{{dropdown}} Code\n:open:\n{include('code.py', 'python', 'pyobject: two')}````\n"
     assert page.plain(inside) == f"**Code**\n\n{two}"
-    assert page.plain(include("link.yaml", "yaml", 'start-at: "rate: \\x32"')) == "```yaml\nrate: 25 GB/s\n```"
+    assert (
+        page.plain(include("link.yaml", "yaml", 'start-at: "rate: \\x32"'))
+        == "```yaml\nrate: 25 GB/s\n```"
+    )
 
 
 def test_a_notebook_as_markdown_has_what_its_page_shows() -> None:
     from book_site.plain import markdown
 
     figure = '<figure class="drawn"><img alt="Two trees."><figcaption>Measured &amp; drawn.</figcaption></figure>'
-    outputs = [new_output("stream", text="8\n"), new_output("execute_result", {"text/html": figure})]
-    said = new_output("execute_result", {"text/markdown": "It is *faster*.", "text/plain": "<IPython.core.display.M>"})
-    player = new_output("execute_result", {"text/html": "<schedule-player>", "text/plain": "Player()"})
+    outputs = [
+        new_output("stream", text="8\n"),
+        new_output("execute_result", {"text/html": figure}),
+    ]
+    said = new_output(
+        "execute_result",
+        {"text/markdown": "It is *faster*.", "text/plain": "<IPython.core.display.M>"},
+    )
+    player = new_output(
+        "execute_result", {"text/html": "<schedule-player>", "text/plain": "Player()"}
+    )
     notebook = new_notebook(
         cells=[
             new_code_cell("print(8)", outputs=outputs),
@@ -93,7 +107,12 @@ def test_a_notebook_as_markdown_has_what_its_page_shows() -> None:
             new_code_cell("removed", outputs=[said], metadata={"tags": ["remove-cell"]}),
         ]
     )
-    shown = ["```python\nprint(8)\n```", "```text\n8\n```", "*Figure: Two trees. Measured & drawn.*", "It is *faster*."]
+    shown = [
+        "```python\nprint(8)\n```",
+        "```text\n8\n```",
+        "*Figure: Two trees. Measured & drawn.*",
+        "It is *faster*.",
+    ]
     assert markdown(notebook) == "\n\n".join(shown) + "\n"
 
 
@@ -102,13 +121,18 @@ def test_icons_that_no_page_shows_are_dropped(tmp_path: Path) -> None:
 
     script = tmp_path / icons.SCRIPT
     script.parent.mkdir(parents=True)
-    sun, moon = 'sun:[512,512,[9728],"f185","M1 2"]', '"moon":[384,512,["night",2],"f186",["M1","M2"]]'
+    sun, moon = (
+        'sun:[512,512,[9728],"f185","M1 2"]',
+        '"moon":[384,512,["night",2],"f186",["M1","M2"]]',
+    )
     script.write_text(f'a={{monero:[496,512,[],"f3d0","M3"],{sun},x:1}};b={{{moon}}}')
     (tmp_path / "page.html").write_text('<i class="fa-solid fa-sun fa-lg"></i>')
     (tmp_path / "theme.js").write_text('icon("fa-solid fa-moon")')
     style = tmp_path / icons.STYLE
     style.parent.mkdir(parents=True)
-    style.write_text('.a{b:c}.fa-monero:before{content:"1"}.fa-day:before,.fa-sun:before{content:"2"}')
+    style.write_text(
+        '.a{b:c}.fa-monero:before{content:"1"}.fa-day:before,.fa-sun:before{content:"2"}'
+    )
     icons.keep_used(SimpleNamespace(outdir=tmp_path), None)
     assert script.read_text() == f"a={{{sun},x:1}};b={{{moon}}}"
     assert style.read_text() == '.a{b:c}.fa-day:before,.fa-sun:before{content:"2"}'

@@ -56,20 +56,29 @@ def test_show_prints_the_table(capsys: Capture) -> None:
 
 
 def test_show_as_json_is_what_the_player_reads(capsys: Capture) -> None:
-    _, out, err = run(capsys, "show", "all_reduce", "two_tree", "-p", "8", "--segments", "2", "--json")
-    assert json.loads(out) == player_data(ALGORITHMS["all_reduce", "two_tree"](8, segments=2), "two_tree")
+    _, out, err = run(
+        capsys, "show", "all_reduce", "two_tree", "-p", "8", "--segments", "2", "--json"
+    )
+    assert json.loads(out) == player_data(
+        ALGORITHMS["all_reduce", "two_tree"](8, segments=2), "two_tree"
+    )
     assert (out.count("\n"), err) == (1, "")
     # Up and down, two trees, two segments, 7 edges.
     assert sum(len(step[0]) for step in json.loads(out)["steps"]) == 2 * 2 * 2 * 7
 
 
 def test_show_draws(capsys: Capture, tmp_path: Path) -> None:
-    code, out, err = run(capsys, "show", "broadcast", "binomial", "-p", "4", "--svg", f"{tmp_path}/tree")
+    code, out, err = run(
+        capsys, "show", "broadcast", "binomial", "-p", "4", "--svg", f"{tmp_path}/tree"
+    )
     assert (code, out) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"tree-{kind}-{theme}.svg" for kind in ("steps", "time") for theme in ("dark", "light")
     ]
-    assert "messages in each step: 1, 2. In step 0, for example, rank 0 sends chunk 0 to rank 1, replacing." in err
+    assert (
+        "messages in each step: 1, 2. In step 0, for example, rank 0 sends chunk 0 to rank 1, replacing."
+        in err
+    )
 
 
 def test_a_large_schedule_is_shown_in_part(capsys: Capture) -> None:
@@ -98,7 +107,9 @@ def test_verify_one(capsys: Capture) -> None:
 
 def test_verify_fails_on_a_wrong_schedule(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = ALGORITHMS["all_reduce", "ring"]
-    monkeypatch.setitem(ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)))
+    monkeypatch.setitem(
+        ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p))
+    )
     code, _, err = run(capsys, "verify", "all_reduce", "ring", "-p", "4")
     assert code == 1
     assert "times, not 1" in err
@@ -112,10 +123,18 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
 def test_the_version_is_that_of_the_distribution_which_a_folder_has_not(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(capsys, "--version") == (0, f"collective-communication {version('collective-communication')}\n", "")
+    assert run(capsys, "--version") == (
+        0,
+        f"collective-communication {version('collective-communication')}\n",
+        "",
+    )
     monkeypatch.setattr(cli, "distributions", lambda name: iter(()))
     assert run(capsys, "show", "all_reduce", "ring", "-p", "2")[0] == 0
-    assert run(capsys, "--version") == (0, "collective-communication as a folder, not installed\n", "")
+    assert run(capsys, "--version") == (
+        0,
+        "collective-communication as a folder, not installed\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,10 +156,11 @@ def test_a_missing_package_names_the_extra_that_brings_it(
     def needs(_: object) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(cli, "_load", lambda _: SimpleNamespace(__doc__="x", add_arguments=id, run=needs))
-    said = (
-        f"collectives: {verb} needs {module}, which is not installed: pip install 'collective-communication[{extra}]'"
+    monkeypatch.setattr(
+        cli, "_load", lambda _: SimpleNamespace(__doc__="x", add_arguments=id, run=needs)
     )
+    install = f"pip install 'collective-communication[{extra}]'"
+    said = f"collectives: {verb} needs {module}, which is not installed: {install}"
     assert run(capsys, verb) == (2, "", f"{said}\n")
 
 
@@ -157,32 +177,65 @@ def test_another_package_adds_a_verb_by_a_module_or_an_attribute_of_it(
         "    run = staticmethod(lambda arguments: 4)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    points = [EntryPoint("probe", "others", cli.GROUP), EntryPoint("fail", "others:Fail", cli.GROUP)]
+    points = [
+        EntryPoint("probe", "others", cli.GROUP),
+        EntryPoint("fail", "others:Fail", cli.GROUP),
+    ]
     monkeypatch.setattr(cli, "_added", lambda: {each.name: each for each in points})
     assert (run(capsys, "probe", "--code", "3")[0], run(capsys, "fail")[0]) == (3, 4)
     assert (cli.verbs()["probe"], cli.verbs()["fail"]) == ("do nothing", "fail in two: always")
 
 
 def test_every_verb_is_in_the_table_of_extras() -> None:
-    table = [line for line in (ROOT / "chapters" / "install.md").read_text().splitlines() if line.startswith("| ")]
+    table = [
+        line
+        for line in (ROOT / "chapters" / "install.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
     assert set(cli.verbs()) <= set(re.findall(r"`([a-z-]+)`", "\n".join(table)))
 
 
 def test_the_largest_numbers_are_accepted(capsys: Capture) -> None:
     code, out, _ = run(capsys, "show", "all_reduce", "ring", "-p", "1024")
     assert (code, "2022 more steps and 1012 more ranks" in out) == (0, True)
-    assert run(capsys, "verify", "broadcast", "chain", "-p", "1", "--segments", "65536", "--timeout", "604800")[0] == 0
+    assert (
+        run(
+            capsys,
+            "verify",
+            "broadcast",
+            "chain",
+            "-p",
+            "1",
+            "--segments",
+            "65536",
+            "--timeout",
+            "604800",
+        )[0]
+        == 0
+    )
 
 
-def test_ranks_that_memory_cannot_hold_are_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 27))
+def test_ranks_that_memory_cannot_hold_are_refused(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 27)
+    )
     code, out, err = run(capsys, "bench", "--ranks", "2", "--bytes", "1M")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "memory for 2 ranks and their buffers on this machine: got 128 MiB, expected 136 MiB or more" in err
+    assert (
+        "memory for 2 ranks and their buffers on this machine: got 128 MiB, expected 136 MiB or more"
+        in err
+    )
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("Unable to allocate 8 EiB"), OverflowError("int too large"), OSError(28, "No space left")]
+    "error",
+    [
+        MemoryError("Unable to allocate 8 EiB"),
+        OverflowError("int too large"),
+        OSError(28, "No space left"),
+    ],
 )
 def test_what_the_machine_cannot_do_is_one_line(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -206,14 +259,23 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
     assert rows["horovod"]["absent"] == programs.NO_HOROVODRUN
     assert f"horovod     absent: {programs.NO_HOROVODRUN}\n" in run(capsys, "backends")[1]
     code, out, err = run(capsys, "bench", "--backend", "p2p", "horovod")
-    assert (code, out, err) == (1, "", f"collectives: horovod is absent: {programs.NO_HOROVODRUN}\n")
+    assert (code, out, err) == (
+        1,
+        "",
+        f"collectives: horovod is absent: {programs.NO_HOROVODRUN}\n",
+    )
 
 
-def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectives.cli.programs.workers", ThreadPoolExecutor)  # sees the planted fault
+def test_verify_all_stops_at_the_first_fault(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Sees the planted fault.
+    monkeypatch.setattr("collectives.cli.programs.workers", ThreadPoolExecutor)
     ring = ALGORITHMS["all_reduce", "ring"]
     monkeypatch.setitem(
-        ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p)
+        ALGORITHMS,
+        ("all_reduce", "ring"),
+        lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p),
     )
     code, _, err = run(capsys, "verify", "--all", "--max-ranks", "5")
     assert (code, "all_reduce on 2 ranks, 2 chunks, 1 step" in err) == (1, True)
@@ -228,13 +290,25 @@ def test_bench_measures_by_default_what_settings_does() -> None:
 @pytest.mark.parametrize(
     ("words", "changed"),
     [
-        ("--algorithm ring tree --backend p2p gloo", {"algorithms": ["ring", "tree"], "backends": ["p2p", "gloo"]}),
-        ("--bytes 4 64K --warmups 0 --repetitions 10000", {"bytes": [4, 65536], "warmups": 0, "repetitions": 10_000}),
+        (
+            "--algorithm ring tree --backend p2p gloo",
+            {"algorithms": ["ring", "tree"], "backends": ["p2p", "gloo"]},
+        ),
+        (
+            "--bytes 4 64K --warmups 0 --repetitions 10000",
+            {"bytes": [4, 65536], "warmups": 0, "repetitions": 10_000},
+        ),
         ("--segments 2 --algorithm two_tree", {"segments": 2, "algorithms": ["two_tree"]}),
-        ("--collective reduce --root 3 --timeout 1.5", {"collective": "reduce", "root": 3, "timeout": 1.5}),
+        (
+            "--collective reduce --root 3 --timeout 1.5",
+            {"collective": "reduce", "root": 3, "timeout": 1.5},
+        ),
         ("--in-place --collective gather", {"in_place": True, "collective": "gather"}),
         ("--no-in-place", {"in_place": False}),
-        ("--ranks 3 --machine summit --op max --dtype int32", {"ranks": 3, "machine": "summit", "op": "max"}),
+        (
+            "--ranks 3 --machine summit --op max --dtype int32",
+            {"ranks": 3, "machine": "summit", "op": "max"},
+        ),
     ],
 )
 def test_what_is_typed_is_what_is_measured(words: str, changed: dict[str, Any]) -> None:

@@ -21,7 +21,9 @@ def run(capsys: Capture, line: str) -> tuple[int, str, str]:
 
 
 def test_a_program_on_standard_output_is_proved_again(capsys: Capture) -> None:
-    code, out, err = run(capsys, "export all_reduce two_tree -p 5 --segments 2 --to msccl --protocol LL")
+    code, out, err = run(
+        capsys, "export all_reduce two_tree -p 5 --segments 2 --to msccl --protocol LL"
+    )
     assert (code, err) == (0, "")
     program = msccl.read(out.encode())
     assert (program.collective, program.p, program.protocol) == ("all_reduce", 5, "LL")
@@ -45,7 +47,14 @@ def test_a_program_in_a_file(capsys: Capture, tmp_path: Path) -> None:
 def measured(path: Path, backends: tuple[str, ...], algorithms: tuple[str, ...]) -> Path:
     """Rows in which later algorithms are faster, and one row that failed."""
     rows = [
-        {"collective": "all_reduce", "backend": backend, "algorithm": name, "ranks": 8, "bytes": 1024, "median_us": us}
+        {
+            "collective": "all_reduce",
+            "backend": backend,
+            "algorithm": name,
+            "ranks": 8,
+            "bytes": 1024,
+            "median_us": us,
+        }
         for backend in backends
         for us, name in zip((30.0, 20.0, 10.0), algorithms, strict=False)
     ]
@@ -68,12 +77,16 @@ def test_the_tuner_s_file_from_measured_rows(capsys: Capture, tmp_path: Path) ->
 
 
 def test_the_tuner_s_file_from_a_machine(capsys: Capture) -> None:
-    code, out, err = run(capsys, "export all_reduce --to nccl-tuner --machine dgx-h100 --nodes 2 --bytes 64K")
+    code, out, err = run(
+        capsys, "export all_reduce --to nccl-tuner --machine dgx-h100 --nodes 2 --bytes 64K"
+    )
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "allreduce,65536,65536,tree,ll,-1,2,16,-1,-1"
 
 
-def test_what_is_simulated_leaves_large_buffers_to_nccl_which_may_have_nvls(capsys: Capture) -> None:
+def test_what_is_simulated_leaves_large_buffers_to_nccl_which_may_have_nvls(
+    capsys: Capture,
+) -> None:
     line = "export all_reduce --to nccl-tuner --machine dgx-h100 --nodes 2 --bytes"
     code, out, err = run(capsys, f"{line} 16K 64K 1M")
     assert (code, err) == (0, "")
@@ -86,7 +99,10 @@ def test_goal_comes_with_loggopsim_s_parameters(capsys: Capture) -> None:
     code, out, err = run(capsys, "export all_reduce ring -p 4 --to goal --bytes 4K")
     assert code == 0
     assert out.startswith("num_ranks 4\nrank 0 {\nl1: send 1024b to 1 tag 0")
-    assert err == "LogGOPSim -L 0 -o 2500000 -g 5000000 -G 40 -S 2147483647: times in picoseconds on textbook\n"
+    assert (
+        err
+        == "LogGOPSim -L 0 -o 2500000 -g 5000000 -G 40 -S 2147483647: times in picoseconds on textbook\n"
+    )
 
 
 def test_a_wrong_schedule_is_not_written(capsys: Capture, tmp_path: Path) -> None:
@@ -108,7 +124,9 @@ def test_a_small_file_of_rows_cannot_take_gigabytes(tmp_path: Path) -> None:
 
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), ["x" * 1_000_000])
     parquet.write_table(pa.table({"collective": text}), tmp_path / "texts.parquet")
-    with parquet.ParquetWriter(tmp_path / "zeros.parquet", pa.schema([("ranks", pa.int64())])) as file:
+    with parquet.ParquetWriter(
+        tmp_path / "zeros.parquet", pa.schema([("ranks", pa.int64())])
+    ) as file:
         zeros = pa.table({"ranks": np.zeros(1 << 23, np.int64)})
         for _ in range(40):
             file.write_table(zeros)
@@ -122,4 +140,7 @@ print([main(["export", "all_reduce", "--to", "nccl-tuner", "--rows", path]) for 
     done = finished([sys.executable, "-c", code, *paths])
     assert (done.stdout, done.returncode) == ("[2, 2]\n", 0), done.stderr
     assert len(done.stderr.splitlines()) == 2
-    assert all(path in line and "expected" in line for path, line in zip(paths, done.stderr.splitlines(), strict=True))
+    assert all(
+        path in line and "expected" in line
+        for path, line in zip(paths, done.stderr.splitlines(), strict=True)
+    )

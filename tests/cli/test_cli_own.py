@@ -77,9 +77,21 @@ def test_every_verb_takes_a_schedule_of_ones_own(capsys: Capture, own: str) -> N
     assert run(capsys, "verify", "all_reduce", swap, "-p", "2")[0] == 0
     code, _, err = run(capsys, "verify", "all_reduce", wrong, "-p", "2")
     assert (code, "rank 0 holds chunk 0 of rank 1 0 times, not 1" in err) == (1, True)
-    assert json.loads(run(capsys, "list", swap, "-p", "2", "--json")[1].splitlines()[-1])["steps"] == 1
+    assert (
+        json.loads(run(capsys, "list", swap, "-p", "2", "--json")[1].splitlines()[-1])["steps"] == 1
+    )
     code, out, _ = run(
-        capsys, "bench", "--algorithm", swap, "--ranks", "2", "--bytes", "4K", "--repetitions", "3", "--json"
+        capsys,
+        "bench",
+        "--algorithm",
+        swap,
+        "--ranks",
+        "2",
+        "--bytes",
+        "4K",
+        "--repetitions",
+        "3",
+        "--json",
     )
     assert (code, json.loads(out)["wrong"], json.loads(out)["algorithm"]) == (0, 0, swap)
 
@@ -101,23 +113,35 @@ def test_a_fault_is_one_line_that_names_the_function(capsys: Capture, own: str, 
         ("\0", "SyntaxError: source code string cannot contain null bytes"),
     ],
 )
-def test_a_file_that_fails_is_one_line_that_names_it(capsys: Capture, tmp_path: Path, text: str, fault: str) -> None:
+def test_a_file_that_fails_is_one_line_that_names_it(
+    capsys: Capture, tmp_path: Path, text: str, fault: str
+) -> None:
     (tmp_path / "own.py").write_text(text)
     for command in VERBS.values():
         code, _, err = run(capsys, *command.format(f"{tmp_path}/own.py:f").split())
         assert (code in (1, 2), err.count("\n")) == (True, 1), err
-        err = err.replace("ValueError: source code", "SyntaxError: source code")  # as Python says until 3.11.3
-        assert f"own.py:f failed while its file was run{':' if fault[0] == 'S' else ','} {fault}" in err
+        # As Python says until 3.11.3.
+        err = err.replace("ValueError: source code", "SyntaxError: source code")
+        assert (
+            f"own.py:f failed while its file was run{':' if fault[0] == 'S' else ','} {fault}"
+            in err
+        )
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("verb", each(VERBS, few=["verify", "bench"]))
 def test_what_never_ends_is_ended(capsys: Capture, own: str, verb: str) -> None:
-    for function, where in (("endless", "when it was called"), ("step_endless", "in step 0"), ("many", "many")):
+    for function, where in (
+        ("endless", "when it was called"),
+        ("step_endless", "in step 0"),
+        ("many", "many"),
+    ):
         if (verb, function) == ("show", "many"):  # shows the first steps alone
             continue
         run(capsys, *VERBS[verb].format(f"{own}:raises").split())  # imports, which count as well
-        code, _, err = run(capsys, *VERBS[verb].format(f"{own}:{function}").split(), "--timeout", "1")
+        code, _, err = run(
+            capsys, *VERBS[verb].format(f"{own}:{function}").split(), "--timeout", "1"
+        )
         assert (code, err.count("\n")) == (1, 1), err
         assert f"{verb} {own}:{function}: not done within 1 s (--timeout)" in err
         assert where in err
@@ -134,7 +158,9 @@ def test_steps_are_those_that_the_function_makes(own: str) -> None:
     step = build("all_reduce", f"{own}:right", 2).step(0)
     assert isinstance(step, Step)
     assert repr(step) == "Step(0->1:+0, 1->0:+0)"
-    with pytest.raises(ScheduleError, match="failed in step 3, line 14: ZeroDivisionError") as caught:
+    with pytest.raises(
+        ScheduleError, match="failed in step 3, line 14: ZeroDivisionError"
+    ) as caught:
         list(build("all_reduce", f"{own}:step_raises", 2).steps())
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

@@ -42,7 +42,11 @@ def test_what_a_file_is_not_is_said_in_one_line(capsys: Capture, folder: Path, v
         ("none", "", "none.xml: there is no such file"),
         ("ring", "--root 1 -p 3" if verb != "bench --algorithm" else "--ranks 4", ""),
         ("chain", "", "there is no such file"),
-        ("relay", "", "relay.xml: not a schedule: GPU 1 needs several values of chunk 0 at the same time"),
+        (
+            "relay",
+            "",
+            "relay.xml: not a schedule: GPU 1 needs several values of chunk 0 at the same time",
+        ),
     ):
         code, _, err = run(capsys, *verb.split(), f"{folder}/{name}.xml", *extra.split())
         assert (code, err.count("\n")) == (2, 1), err
@@ -60,7 +64,9 @@ def test_a_root_is_that_of_the_file(capsys: Capture, folder: Path) -> None:
 
 
 def test_verify_tells_loads_and_time(capsys: Capture, folder: Path) -> None:
-    code, out, _ = run(capsys, "verify", f"{folder}/ring.xml", "--machine", "textbook", "--bytes", "3000", "--json")
+    code, out, _ = run(
+        capsys, "verify", f"{folder}/ring.xml", "--machine", "textbook", "--bytes", "3000", "--json"
+    )
     row = json.loads(out)
     assert (code, row["busiest_sent"], row["busiest_received"], row["busiest_link"], row["least"]) == (
         0, 4 / 3, 4 / 3, 4 / 3, 4 / 3
@@ -68,7 +74,10 @@ def test_verify_tells_loads_and_time(capsys: Capture, folder: Path) -> None:
     _, out, _ = run(capsys, "simulate", f"{folder}/ring.xml", "--bytes", "3000", "--json")
     assert row["simulated_seconds"] == json.loads(out)["seconds"]
     _, out, _ = run(capsys, "verify", f"{folder}/ring.xml", "--machine", "textbook")
-    assert "busiest GPU: 1.33 n sent, 1.33 n received, at least 1.33 n; busiest link: 1.33 n; textbook, 1 MiB: " in out
+    assert (
+        "busiest GPU: 1.33 n sent, 1.33 n received, at least 1.33 n; busiest link: 1.33 n; textbook, 1 MiB: "
+        in out
+    )
     code, out, _ = run(capsys, "verify", f"{folder}/relay.xml", "--machine", "textbook")
     assert (code, "textbook, 1 MiB: " in out, "not a schedule" in out) == (0, True, True)
 
@@ -82,10 +91,16 @@ for name, text in RIGHT.items():
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("collective", "p"), each(ALIKE, few=[("all_reduce", 3), ("all_to_all", 4), ("gather", 5), ("all_gather", 7)])
+    ("collective", "p"),
+    each(ALIKE, few=[("all_reduce", 3), ("all_to_all", 4), ("gather", 5), ("all_gather", 7)]),
 )
-def test_ranks_end_with_the_right_elements(capsys: Capture, folder: Path, collective: str, p: int) -> None:
+def test_ranks_end_with_the_right_elements(
+    capsys: Capture, folder: Path, collective: str, p: int
+) -> None:
     files = [f"{folder}/{name}.xml" for name in ALIKE[collective, p]]
     sizes = "--bytes 8 4K 40008 256K --repetitions 2 --warmups 1 --dtype int64 --json"
     code, out, err = run(capsys, "bench", "--algorithm", *files, *sizes.split())
-    assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0] * 4 * len(files)), err
+    assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (
+        0,
+        [0] * 4 * len(files),
+    ), err

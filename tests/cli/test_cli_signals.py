@@ -41,7 +41,9 @@ def at_work(words: str, children: int, cwd: Path | None = None) -> Iterator[AtWo
         def begun() -> bool:
             """Return True once it is past its imports: it has its processes, or has used enough processor time."""
             assert command.poll() is None, command.stderr and command.stderr.read()
-            return len(main.children(recursive=True)) >= children and (children or sum(main.cpu_times()[:2]) >= 3)
+            return len(main.children(recursive=True)) >= children and (
+                children or sum(main.cpu_times()[:2]) >= 3
+            )
 
         assert comes_true(begun)
         time.sleep(0.3)
@@ -72,7 +74,10 @@ def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
     student.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(temporary))
     (student / "ring.py").write_text("import time\n\ntime.sleep(60)\n")
-    with at_work(f"grade-all {ROOT}/assignments/ring class --output grades", 2, tmp_path) as (command, below):
+    with at_work(f"grade-all {ROOT}/assignments/ring class --output grades", 2, tmp_path) as (
+        command,
+        below,
+    ):
         command.send_signal(getattr(signal, how))
         _, err = command.communicate(timeout=PATIENCE)
         assert (command.returncode, err) == (code, f"collectives: {said}\n")
@@ -88,7 +93,9 @@ def test_workers_end_with_a_killed_parent() -> None:
         assert gone(below)
 
 
-def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_is_ended_with_its_kernel_and_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, temporary = ROOT / "experiments", tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -113,7 +120,15 @@ def shell(line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize(
-    "words", ["list", "list --json", "show all_reduce ring", "show all_reduce ring --json", "--help", "list --help"]
+    "words",
+    [
+        "list",
+        "list --json",
+        "show all_reduce ring",
+        "show all_reduce ring --json",
+        "--help",
+        "list --help",
+    ],
 )
 def test_a_reader_that_goes_ends_it_quietly(words: str) -> None:
     done = shell(f"C {words} | true; echo ${{PIPESTATUS[0]}}")
@@ -121,12 +136,16 @@ def test_a_reader_that_goes_ends_it_quietly(words: str) -> None:
 
 
 def test_what_nohup_starts_outlives_its_terminal() -> None:
-    done = shell("trap '' HUP; C simulate all_reduce ring -p 100000 --bytes 8 & sleep 0.5; kill -HUP $!; wait $!")
+    done = shell(
+        "trap '' HUP; C simulate all_reduce ring -p 100000 --bytes 8 & sleep 0.5; kill -HUP $!; wait $!"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reader_that_goes_ends_the_ranks() -> None:
-    done = shell("C bench --bytes 4 8 --repetitions 2 --ranks 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}")
+    done = shell(
+        "C bench --bytes 4 8 --repetitions 2 --ranks 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}"
+    )
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
@@ -142,4 +161,6 @@ def test_pictures_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
     done = shell(f"ulimit -f 1; trap '' XFSZ; C show all_reduce ring --svg {tmp_path}/x")
     said = f"collectives: cannot write {tmp_path}/x-steps-light.svg and -dark.svg: File too large\n"
     assert (done.returncode, done.stderr) == (2, said)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x-steps-dark.svg", "before")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("x-steps-dark.svg", "before")
+    ]

@@ -15,10 +15,15 @@ from command import Capture, run
 
 
 def test_simulate_prints_a_row_for_each_size(capsys: Capture) -> None:
-    code, out, _ = run(capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "8", "1M", "--json")
+    code, out, _ = run(
+        capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "8", "1M", "--json"
+    )
     first, second = (json.loads(line) for line in out.splitlines())
     assert code == 0
-    assert {name: first[name] for name in ("collective", "algorithm", "machine", "ranks", "bytes", "seconds")} == {
+    assert {
+        name: first[name]
+        for name in ("collective", "algorithm", "machine", "ranks", "bytes", "seconds")
+    } == {
         "collective": "all_reduce",
         "algorithm": "ring",
         "machine": "textbook",
@@ -27,11 +32,26 @@ def test_simulate_prints_a_row_for_each_size(capsys: Capture) -> None:
         "seconds": pytest.approx(6 * (5e-6 + 2 / 25e9)),
     }
     assert second["bytes"] == 1 << 20
-    assert "30 µs simulated" in run(capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "8")[1]
+    assert (
+        "30 µs simulated"
+        in run(capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "8")[1]
+    )
 
 
 def test_an_algorithm_that_leaves_ports_idle_is_told_the_fastest(capsys: Capture) -> None:
-    on = ("simulate", "all_reduce", "ring", "-p", "16", "--machine", "dgx-h100", "--bytes", "8", "64M", "--json")
+    on = (
+        "simulate",
+        "all_reduce",
+        "ring",
+        "-p",
+        "16",
+        "--machine",
+        "dgx-h100",
+        "--bytes",
+        "8",
+        "64M",
+        "--json",
+    )
     code, out, err = run(capsys, *on)
     assert (code, len(out.splitlines())) == (0, 2)
     said = "collectives: ring sends through 1 of the 8 network ports of a node; the fastest, "
@@ -84,18 +104,25 @@ def test_a_machine_and_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -
     arguments = ("-p", "2", "--machine", slow, "--bytes", "0", "4", "--json")
     code, out, _ = run(capsys, "simulate", "all_reduce", own, *arguments)
     assert code == 0
-    assert [json.loads(line)["seconds"] for line in out.splitlines()] == [0, pytest.approx(1.000004)]
+    assert [json.loads(line)["seconds"] for line in out.splitlines()] == [
+        0,
+        pytest.approx(1.000004),
+    ]
 
 
 def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "ring.json"
-    code, _, err = run(capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "1K", "--trace", str(path))
+    code, _, err = run(
+        capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "1K", "--trace", str(path)
+    )
     assert code == 0
     assert "ui.perfetto.dev" in err
     assert len(json.loads(path.read_text())["traceEvents"]) == 4 + 2 * 24
 
 
-def test_a_trace_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.json"
     path.write_text("before")
 

@@ -48,10 +48,14 @@ def test_a_row_of_json_follows_the_schema(capsys: Capture) -> None:
 
 
 def test_no_schedule_is_a_failure_that_says_why(capsys: Capture) -> None:
-    code, out, err = run(capsys, "synthesize", "all_gather", *DGX1, "--steps", "2", "--chunks", "6", "--rounds", "7")
+    code, out, err = run(
+        capsys, "synthesize", "all_gather", *DGX1, "--steps", "2", "--chunks", "6", "--rounds", "7"
+    )
     assert code == 1
     assert out.startswith("unsatisfiable")
-    assert err == "collectives: no schedule: no counts of chunks fit the links, not even fractions\n"
+    assert (
+        err == "collectives: no schedule: no counts of chunks fit the links, not even fractions\n"
+    )
 
 
 @pytest.mark.integration  # seconds
@@ -65,7 +69,18 @@ def test_the_limit_is_a_failure(capsys: Capture) -> None:
 
 def test_what_is_saved_is_read_by_the_other_verbs(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    what = ("all_reduce", *DGX1, "--steps", "4", "--chunks", "2", "--rounds", "6", "--output", str(file))
+    what = (
+        "all_reduce",
+        *DGX1,
+        "--steps",
+        "4",
+        "--chunks",
+        "2",
+        "--rounds",
+        "6",
+        "--output",
+        str(file),
+    )
     code, out, err = run(capsys, "synthesize", *what)
     assert code == 0
     assert f"collectives show all_reduce {file}:schedule -p 8" in err
@@ -73,24 +88,33 @@ def test_what_is_saved_is_read_by_the_other_verbs(capsys: Capture, tmp_path: Pat
     assert shown.partition("\n\n")[2] == out.partition("\n\n")[2]
     code, out, _ = run(capsys, "verify", "all_reduce", f"{file}:schedule")
     assert (code, "every contribution counted" in out) == (0, True)
-    assert "ranks: got 4, expected 8" in run(capsys, "show", "all_reduce", f"{file}:schedule", "-p", "4")[2]
+    assert (
+        "ranks: got 4, expected 8"
+        in run(capsys, "show", "all_reduce", f"{file}:schedule", "-p", "4")[2]
+    )
 
 
 def test_a_schedule_as_a_file_keeps_counts_and_adds() -> None:
     step = Step([0, 1], [1, 0], [0, 2], [2, 2], [True, False])
     made: dict[str, object] = {}
-    exec(schedules.program_text(Schedule("all_reduce", 2, 4, 1, lambda t: step), "two chunks"), made)
+    exec(
+        schedules.program_text(Schedule("all_reduce", 2, 4, 1, lambda t: step), "two chunks"), made
+    )
     assert grid(made["schedule"](2)) == grid(Schedule("all_reduce", 2, 4, 1, lambda t: step))  # type: ignore[operator]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (15, 143, "terminated")]
+)
 def test_a_signal_ends_the_solver_with_one_line(number: int, code: int, word: str) -> None:
     """The solver is in the midst of a question of minutes."""
     options = ["--machine", "dgx1", "--steps", "3", "--chunks", "12", "--rounds", "14", "--json"]
     often = "from collectives.cli import main, schedules; schedules.IN_FILE = 0.2; raise SystemExit(main())"
     with started(
-        [sys.executable, "-c", often, "synthesize", "all_gather", *options], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", often, "synthesize", "all_gather", *options],
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stderr is not None
         while "solving" not in process.stderr.readline():

@@ -14,8 +14,14 @@ from command import Capture, finished, run
     [
         ("show allreduce ring", "did you mean 'all_reduce'?"),
         ("show broadcast tree", "did you mean 'binomial'?"),
-        ("bench --collective broadcast gather --op avg", "broadcast, gather takes no --op: got avg, expected none"),
-        (f"bound all_reduce --machine torus:{'9' * 5000}", "expected such as 4x4, of 2 to 1,024 ranks"),
+        (
+            "bench --collective broadcast gather --op avg",
+            "broadcast, gather takes no --op: got avg, expected none",
+        ),
+        (
+            f"bound all_reduce --machine torus:{'9' * 5000}",
+            "expected such as 4x4, of 2 to 1,024 ranks",
+        ),
     ],
 )
 def test_a_wrong_word_is_told_what_is_allowed(capsys: Capture, words: str, said: str) -> None:
@@ -24,7 +30,9 @@ def test_a_wrong_word_is_told_what_is_allowed(capsys: Capture, words: str, said:
 
 
 @pytest.mark.parametrize("where", ["slurm", "torchrun"])
-def test_no_table_begins_where_no_rank_starts(capsys: Capture, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_no_table_begins_where_no_rank_starts(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     code, out, err = run(capsys, "bench", "--where", where, "--bytes", "4")
@@ -34,14 +42,18 @@ def test_no_table_begins_where_no_rank_starts(capsys: Capture, monkeypatch: pyte
 def test_a_key_that_comes_twice_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nnetwork: {latency: 5us, rate: 25GB/s}\nname: other\n")
-    with pytest.raises(ValueError, match="line 3, column 1: got the key 'name' twice, expected it once"):
+    with pytest.raises(
+        ValueError, match="line 3, column 1: got the key 'name' twice, expected it once"
+    ):
         machine(str(path))
 
 
 def test_the_bound_says_that_it_leaves_out_slower_nodes(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     link = "{latency: 5us, rate: 25GB/s}"
-    path.write_text(f"name: mine\nranks_per_node: 4\ninside: {link}\nnetwork: {link}\nslower: {{1: 4}}\n")
+    path.write_text(
+        f"name: mine\nranks_per_node: 4\ninside: {link}\nnetwork: {link}\nslower: {{1: 4}}\n"
+    )
     code, out, err = run(capsys, "bound", "all_reduce", "-p", "8", "--machine", str(path))
     assert (code, "if no switch adds" in out, "`slower`" in err) == (0, True, True)
 
@@ -49,9 +61,21 @@ def test_the_bound_says_that_it_leaves_out_slower_nodes(capsys: Capture, tmp_pat
 @pytest.mark.integration
 def test_a_removed_working_folder_is_named(tmp_path: Path) -> None:
     (folder := tmp_path / "gone").mkdir()
-    command = [sys.executable, "-c", REMOVE, str(folder), "bench", "--bytes", "4", "--repetitions", "1"]
+    command = [
+        sys.executable,
+        "-c",
+        REMOVE,
+        str(folder),
+        "bench",
+        "--bytes",
+        "4",
+        "--repetitions",
+        "1",
+    ]
     done = finished(command)
-    assert (done.returncode, "the working folder was removed" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "the working folder was removed" in done.stderr) == (1, True), (
+        done.stderr
+    )
 
 
 REMOVE = """
@@ -72,7 +96,9 @@ except ModuleNotFoundError as error:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("what", ["import collectives; collectives.all_reduce", "import collectives.torch_backend"])
+@pytest.mark.parametrize(
+    "what", ["import collectives; collectives.all_reduce", "import collectives.torch_backend"]
+)
 def test_without_torch_the_extra_is_named(what: str) -> None:
     said = finished([sys.executable, "-c", WITHOUT_TORCH.format(what)], check=True).stdout
     assert said.endswith("pip install 'collective-communication[run]'\n"), said

@@ -25,7 +25,9 @@ ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
 
 @dataclass(frozen=True)
 class Hostile:
-    """``attack`` runs in all_reduce, before the right answer is computed; at import where ``at_import``.
+    """``attack`` runs in all_reduce, before the right answer is computed.
+
+    At import where ``at_import``.
 
     ``ends``: the statuses that it may have, with spaces. ``says``: a part of the message.
     """
@@ -49,7 +51,12 @@ class Hostile:
 
 def raw(name: str, sent: str, ends: str = "crashed", says: str = "") -> Hostile:
     """Writes bytes of its own to the connection, and then nothing more."""
-    return Hostile(name, ends, f"{FRAME}\nRETURN = {RETURN!r}\nTIME = {ASK_TIME!r}\n{sent}\ntime.sleep(10**6)", says)
+    return Hostile(
+        name,
+        ends,
+        f"{FRAME}\nRETURN = {RETURN!r}\nTIME = {ASK_TIME!r}\n{sent}\ntime.sleep(10**6)",
+        says,
+    )
 
 
 TIME_AND_MEMORY = [

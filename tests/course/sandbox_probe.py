@@ -70,8 +70,12 @@ TRIES: dict[str, Callable[[], Any]] = {
     "counters of the machine": Path("/proc/stat").read_text,
     "lock": locked,
     "page cache": lambda: cached(lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
-    "page cache, read": lambda: cached(lambda file: os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT)),
-    "shared futex": lambda: call("syscall", 202 if os.uname().machine == "x86_64" else 98, bytes(8), 1, 1, 0, 0, 0),
+    "page cache, read": lambda: cached(
+        lambda file: os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT)
+    ),
+    "shared futex": lambda: call(
+        "syscall", 202 if os.uname().machine == "x86_64" else 98, bytes(8), 1, 1, 0, 0, 0
+    ),
     "watch": lambda: call("inotify_init1", 0),
     "TCP": lambda: socket.socket(socket.AF_INET),
     "UDP": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
@@ -96,14 +100,23 @@ TRIES: dict[str, Callable[[], Any]] = {
     },
     **{
         f"read {path}": lambda path=path: [*Path(path).iterdir()]  # type: ignore[misc]
-        for path in ("/proc/sys/fs", "/home", "/etc", "/grader/collectives/algorithms", "/usr/share", "/var")
+        for path in (
+            "/proc/sys/fs",
+            "/home",
+            "/etc",
+            "/grader/collectives/algorithms",
+            "/usr/share",
+            "/var",
+        )
     },
 }
 
 
 def status(field: str) -> str:
     return next(
-        line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field)
+        line.split()[1]
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(field)
     )
 
 
@@ -117,11 +130,17 @@ def main() -> None:
             continue
         worked.append(name)
     seen = {
-        "processes": sorted(int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()),
+        "processes": sorted(
+            int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()
+        ),
         "variables": [
-            Path(each, "environ").read_text() for each in ("/proc/1", "/proc/self") if os.access(f"{each}/environ", 4)
+            Path(each, "environ").read_text()
+            for each in ("/proc/1", "/proc/self")
+            if os.access(f"{each}/environ", 4)
         ],
-        "capabilities": [int(status(each), 16) for each in ("CapInh", "CapPrm", "CapEff", "CapAmb")],
+        "capabilities": [
+            int(status(each), 16) for each in ("CapInh", "CapPrm", "CapEff", "CapAmb")
+        ],
         "root": os.getuid() == 0,
         "open": len([*Path("/proc/self/fd").iterdir()]) - 1,
         "memory": memory(),

@@ -22,21 +22,39 @@ def tiny(tmp_path: Path) -> str:
 
 
 def typed(verb: str, tiny: str, folder: Path) -> list[str]:
-    more = {"handout": ["--output", folder / "new"], "grade": [folder / "class" / "ada", "--unsafe"]}
-    return [verb, tiny, *map(str, more.get(verb, [folder / "class", "--unsafe", "--output", folder / "out"]))]
+    more = {
+        "handout": ["--output", folder / "new"],
+        "grade": [folder / "class" / "ada", "--unsafe"],
+    }
+    return [
+        verb,
+        tiny,
+        *map(str, more.get(verb, [folder / "class", "--unsafe", "--output", folder / "out"])),
+    ]
 
 
-def test_handout_writes_a_starter_for_the_seed_once(capsys: Capture, tiny: str, tmp_path: Path) -> None:
+def test_handout_writes_a_starter_for_the_seed_once(
+    capsys: Capture, tiny: str, tmp_path: Path
+) -> None:
     code, out, err = run(capsys, *typed("handout", tiny, tmp_path), "--seed", "5")
     assert (code, err) == (0, "")
     assert "edit answer.py" in out
     assert f"collectives grade {tiny} {tmp_path}/new --seed 5" in out
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"answer.py", "test_answer.py", "variant.py"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "answer.py",
+        "test_answer.py",
+        "variant.py",
+    }
     assert 'raise NotImplementedError("say 42")' in (tmp_path / "new" / "answer.py").read_text()
     assert "NUMBER = 5" in (tmp_path / "new" / "variant.py").read_text()
     (tmp_path / "new" / "answer.py").write_text("my work")
     code, out, err = run(capsys, *typed("handout", tiny, tmp_path))
-    assert (code, out, err.count("\n"), "which is not empty, expected a new one" in err) == (2, "", 1, True)
+    assert (code, out, err.count("\n"), "which is not empty, expected a new one" in err) == (
+        2,
+        "",
+        1,
+        True,
+    )
     assert (tmp_path / "new" / "answer.py").read_text() == "my work"
 
 
@@ -55,16 +73,24 @@ def test_handout_writes_a_notebook(capsys: Capture, tiny: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("output", ["file", "file/new", "n" * 300, "tiny/public/new", "tiny"])
 @pytest.mark.parametrize("more", [[], ["--nbgrader"]])
-def test_handout_to_an_odd_folder(capsys: Capture, tiny: str, tmp_path: Path, output: str, more: list[str]) -> None:
+def test_handout_to_an_odd_folder(
+    capsys: Capture, tiny: str, tmp_path: Path, output: str, more: list[str]
+) -> None:
     (tmp_path / "file").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     code, out, err = run(capsys, "handout", tiny, "--output", f"{tmp_path}/{output}", *more)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert ("expected one outside of" if output.startswith("tiny") else "cannot write the starter to") in err
-    assert [each for each in sorted(tmp_path.rglob("*")) if "__pycache__" not in each.parts] == before
+    assert (
+        "expected one outside of" if output.startswith("tiny") else "cannot write the starter to"
+    ) in err
+    assert [
+        each for each in sorted(tmp_path.rglob("*")) if "__pycache__" not in each.parts
+    ] == before
 
 
-def test_grade_all_writes_names_on_one_line_and_says_what_it_skips(capsys: Capture, tiny: str, tmp_path: Path) -> None:
+def test_grade_all_writes_names_on_one_line_and_says_what_it_skips(
+    capsys: Capture, tiny: str, tmp_path: Path
+) -> None:
     hand_in(tmp_path / "class", **{"\x1b[2Jeve\n\rada": "42", "__MACOSX": "42", ".git": "42"})
     code, _, err = run(capsys, *typed("grade-all", tiny, tmp_path))
     assert code == 0
@@ -96,7 +122,16 @@ def test_grade_prints_a_report_or_one_line_of_json_and_writes_the_same(
     assert (code, err, "graded without a sandbox" in out) == (0, "", True)
     assert "passed       8 / 8     It is 42." in out
     output = tmp_path / "report"
-    code, out, err = run(capsys, "grade", tiny, f"{tmp_path}/class/bob", "--unsafe", "--json", "--output", str(output))
+    code, out, err = run(
+        capsys,
+        "grade",
+        tiny,
+        f"{tmp_path}/class/bob",
+        "--unsafe",
+        "--json",
+        "--output",
+        str(output),
+    )
     assert (code, out.count("\n"), err) == (0, 1, "")
     assert {path.name for path in output.iterdir()} == {"grade.json", "results.json", "grade.html"}
     assert json.loads(out) == json.loads((output / "grade.json").read_text())
@@ -104,14 +139,27 @@ def test_grade_prints_a_report_or_one_line_of_json_and_writes_the_same(
     assert json.loads((output / "results.json").read_text())["score"] == 2
 
 
-def test_grade_all_prints_rows_and_says_its_progress_elsewhere(capsys: Capture, tiny: str, tmp_path: Path) -> None:
+def test_grade_all_prints_rows_and_says_its_progress_elsewhere(
+    capsys: Capture, tiny: str, tmp_path: Path
+) -> None:
     code, out, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--json")
     rows = [json.loads(line) for line in out.splitlines()]
-    assert (code, [(row["submission"], row["points"]) for row in rows]) == (0, [("ada", 8), ("bob", 2)])
+    assert (code, [(row["submission"], row["points"]) for row in rows]) == (
+        0,
+        [("ada", 8), ("bob", 2)],
+    )
     assert "2 of 2" in err
     assert f"class table: {tmp_path}/out/class.csv" in err
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"ada", "bob", "class.csv", "secret.txt"}
-    assert "2 submissions: mean 5, median 5 of 8 points" in run(capsys, *typed("grade-all", tiny, tmp_path))[1]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "ada",
+        "bob",
+        "class.csv",
+        "secret.txt",
+    }
+    assert (
+        "2 submissions: mean 5, median 5 of 8 points"
+        in run(capsys, *typed("grade-all", tiny, tmp_path))[1]
+    )
 
 
 def test_a_folder_without_the_file_is_an_error_and_its_report_is_written(
@@ -125,9 +173,13 @@ def test_a_folder_without_the_file_is_an_error_and_its_report_is_written(
     assert json.loads((tmp_path / "report" / "results.json").read_text())["score"] == 0
 
 
-def test_grade_all_takes_ids_of_a_learning_system(capsys: Capture, tiny: str, tmp_path: Path) -> None:
+def test_grade_all_takes_ids_of_a_learning_system(
+    capsys: Capture, tiny: str, tmp_path: Path
+) -> None:
     (tmp_path / "ids.csv").write_text("id,submission\n4711,bob\n")
-    code, _, _ = run(capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv"))
+    code, _, _ = run(
+        capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv")
+    )
     table = (tmp_path / "out" / "class.csv").read_text().splitlines()
     assert (code, [row.split(",")[:2] for row in table]) == (
         0,
@@ -139,13 +191,17 @@ def test_grade_all_takes_ids_of_a_learning_system(capsys: Capture, tiny: str, tm
 def test_odd_ids_are_refused(capsys: Capture, tiny: str, tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "ids.csv").write_text(text)
-    code, _, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv"))
+    code, _, err = run(
+        capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv")
+    )
     assert (code, err.count("\n"), "ids: got" in err) == (2, 1, True)
 
 
 @pytest.mark.parametrize("verb", COURSE)
 @pytest.mark.parametrize("name", ["rings", "assignment.yaml", ""])
-def test_an_unknown_assignment_is_refused(capsys: Capture, tiny: str, tmp_path: Path, verb: str, name: str) -> None:
+def test_an_unknown_assignment_is_refused(
+    capsys: Capture, tiny: str, tmp_path: Path, verb: str, name: str
+) -> None:
     code, out, err = run(capsys, *typed(verb, str(tmp_path / name), tmp_path))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "which has no assignment.yaml" in err
@@ -156,7 +212,9 @@ def test_an_unknown_assignment_is_refused(capsys: Capture, tiny: str, tmp_path: 
 
 @pytest.mark.parametrize("verb", COURSE)
 @pytest.mark.parametrize("seed", ["-1", "2147483648", "seven", "1.5"])
-def test_a_seed_out_of_range_is_refused(capsys: Capture, tiny: str, tmp_path: Path, verb: str, seed: str) -> None:
+def test_a_seed_out_of_range_is_refused(
+    capsys: Capture, tiny: str, tmp_path: Path, verb: str, seed: str
+) -> None:
     code, out, err = run(capsys, *typed(verb, tiny, tmp_path), f"--seed={seed}")
     assert (code, out) == (2, "")
     assert f"got '{seed}', expected a whole number from 0 to 2,147,483,647" in err
@@ -165,7 +223,9 @@ def test_a_seed_out_of_range_is_refused(capsys: Capture, tiny: str, tmp_path: Pa
 
 @pytest.mark.parametrize("verb", COURSE[1:])
 def test_a_missing_folder_is_refused(capsys: Capture, tiny: str, tmp_path: Path, verb: str) -> None:
-    code, out, err = run(capsys, verb, tiny, f"{tmp_path}/nobody", "--unsafe", "--output", f"{tmp_path}/out")
+    code, out, err = run(
+        capsys, verb, tiny, f"{tmp_path}/nobody", "--unsafe", "--output", f"{tmp_path}/out"
+    )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"got {tmp_path}/nobody, expected a folder" in err
     assert not (tmp_path / "out").exists()
@@ -190,9 +250,8 @@ def test_a_killed_run_goes_on(capsys: Capture, tiny: str, tmp_path: Path) -> Non
     """Killed while a check waits, so that some grades are there and others are not."""
     hand_in(tmp_path / "class", eve="42", zoe="41")
     criteria = tmp_path / "tiny" / "criteria.py"
-    waiting = (
-        "import os, time\n\n\ndef is_42(submission):\n    time.sleep(30 * ('WAIT' in os.environ and 'return 41' in "
-    )
+    waiting = "import os, time\n\n\ndef is_42(submission):\n"
+    waiting += "    time.sleep(30 * ('WAIT' in os.environ and 'return 41' in "
     waiting += "(submission.folder / 'answer.py').read_text()))\n"
     criteria.write_text(criteria.read_text().replace("def is_42(submission):\n", waiting))
     command = [sys.executable, "-m", "collectives", *typed("grade-all", tiny, tmp_path)]

@@ -22,7 +22,10 @@ from collectives_course.verdict import Failed
 from command import finished
 from course.wrong import ASSIGNMENTS
 
-MEASURE, TREES = assignment.read(ASSIGNMENTS / "measure-and-predict"), assignment.read(ASSIGNMENTS / "trees")
+MEASURE, TREES = (
+    assignment.read(ASSIGNMENTS / "measure-and-predict"),
+    assignment.read(ASSIGNMENTS / "trees"),
+)
 LAB = assignment.read(ASSIGNMENTS / "measure-on-gpus")
 CHUNKS = 1 << 9
 Fit = Callable[[Any, Any], tuple[float, float]]
@@ -50,7 +53,9 @@ def unweighted(sizes: Any, seconds: Any) -> tuple[float, float]:
 
 
 def passes(fit: Fit, seed: int) -> bool:
-    submission = Submission(MEASURE.folder / "reference", MEASURE.facts.files[0], MEASURE.variant(seed), seed)
+    submission = Submission(
+        MEASURE.folder / "reference", MEASURE.facts.files[0], MEASURE.variant(seed), seed
+    )
     submission.call = lambda _function, *samples, file="": fit(*samples)  # type: ignore[method-assign]
     try:
         criterion(MEASURE, "noisy-fit").check(submission)
@@ -65,7 +70,9 @@ def test_noisy_samples_need_weights(fit: Fit, expected: int) -> None:
 
 
 def report_of(folder: Path) -> None:
-    criterion(MEASURE, "report").check(Submission(folder, MEASURE.facts.files[0], MEASURE.variant(0)))
+    criterion(MEASURE, "report").check(
+        Submission(folder, MEASURE.facts.files[0], MEASURE.variant(0))
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,9 @@ def report_of(folder: Path) -> None:
         ({"messages": []}, "messages"),
     ],
 )
-def test_a_report_that_does_not_agree_with_itself(changed: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_a_report_that_does_not_agree_with_itself(
+    changed: dict[str, object], message: str, tmp_path: Path
+) -> None:
     whole = json.loads((MEASURE.folder / "reference" / "report.json").read_text())
     (tmp_path / "report.json").write_text(json.dumps(whole | changed))
     with pytest.raises(Failed, match=message):
@@ -91,9 +100,16 @@ def test_measure_and_predict_report_notebook(tmp_path: Path) -> None:
     assignment.write_starter(MEASURE, 0, folder)
     shutil.copyfile(MEASURE.folder / "reference" / "predict.py", folder / "predict.py")
     tiny = {"ranks": 2, "repetitions": 3, "launches": 3}
-    sizes = {"message_bytes": [64, 4096, 1 << 20, 8 << 20], "all_reduce_bytes": [64, 1024, 4096, 65536]}
+    sizes = {
+        "message_bytes": [64, 4096, 1 << 20, 8 << 20],
+        "all_reduce_bytes": [64, 1024, 4096, 65536],
+    }
     papermill.execute_notebook(
-        str(folder / "report.ipynb"), str(folder / "done.ipynb"), {**tiny, **sizes}, cwd=str(folder), progress_bar=False
+        str(folder / "report.ipynb"),
+        str(folder / "done.ipynb"),
+        {**tiny, **sizes},
+        cwd=str(folder),
+        progress_bar=False,
     )
     report_of(folder)
     assert sorted(each.name for each in folder.glob("*report*")) == ["report.ipynb", "report.json"]
@@ -116,7 +132,11 @@ def lab_report(folder: Path) -> None:
         ("ring_against_tree", {"tree_up_to": 0}, "tree_up_to"),
         ("ring_against_tree", {"rows": 12 * [ROW]}, "not those of the logs"),
         ("one_shot", {"one_shot_up_to": 512}, "one_shot_up_to"),
-        ("one_shot", {"rows": [{"bytes": 1 << n, "one_shot": [1.0], "ring": [1.0]} for n in range(4)]}, "samples"),
+        (
+            "one_shot",
+            {"rows": [{"bytes": 1 << n, "one_shot": [1.0], "ring": [1.0]} for n in range(4)]},
+            "samples",
+        ),
         ("buckets", {"best": 3}, "best bucket"),
     ],
 )
@@ -153,7 +173,12 @@ def test_a_lab_report_is_measured(tmp_path: Path) -> None:
         shutil.copyfile(LAB.folder / "reference" / name, folder / name)
     paths = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     program = "import report; report.SIZES = report.SIZES[:4]; report.CAPS = report.CAPS[:3]; report.main()"
-    finished([sys.executable, "-c", program], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    finished(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=True,
+    )
     lab_report(folder)
 
 
@@ -177,22 +202,35 @@ class Counting(np.ndarray):
 
     def __array_ufunc__(self, do: np.ufunc, how: str, *given: Any, **options: Any) -> Any:
         plain = [each.view(np.ndarray) if isinstance(each, Counting) else each for each in given]
-        out = {"out": tuple(each.view(np.ndarray) for each in options.pop("out"))} if "out" in options else {}
+        out = (
+            {"out": tuple(each.view(np.ndarray) for each in options.pop("out"))}
+            if "out" in options
+            else {}
+        )
         made = getattr(do, how)(*plain, **options, **out)
         Counting.numbers += np.size(made)
         return made
 
 
-def test_the_check_of_roots_grows_with_what_moves_not_with_steps_times_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    submission = Submission(TREES.folder / "reference", TREES.facts.files[0], TREES.variant(3), limit=60)
+def test_the_check_of_roots_grows_with_what_moves_not_with_steps_times_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submission = Submission(
+        TREES.folder / "reference", TREES.facts.files[0], TREES.variant(3), limit=60
+    )
     root = submission.variant["root"]
-    submission.call = lambda _function, p, _segments: one_by_one(p, root % p, CHUNKS if p == 2 else 2)  # type: ignore[method-assign]
+    submission.call = lambda _function, p, _segments: one_by_one(
+        p, root % p, CHUNKS if p == 2 else 2
+    )  # type: ignore[method-assign]
     submission.charge = lambda _seconds, _what: None  # type: ignore[method-assign]
     check: Any = criterion(TREES, "root").check
     begin = check.__globals__["before"]
-    monkeypatch.setitem(check.__globals__, "before", lambda schedule: begin(schedule).view(Counting))
+    monkeypatch.setitem(
+        check.__globals__, "before", lambda schedule: begin(schedule).view(Counting)
+    )
     monkeypatch.setitem(check.__globals__, "PARTS", ())
     monkeypatch.setattr(Counting, "numbers", 0)
     check(submission)
     steps = 2 * CHUNKS
-    assert steps < Counting.numbers < 20 * steps  # with all chunks in each it were thousands for a step
+    # With all chunks in each it were thousands for a step.
+    assert steps < Counting.numbers < 20 * steps

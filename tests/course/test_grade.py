@@ -1,4 +1,7 @@
-"""A submission is graded whatever it consists of, and a class once; again only where something has changed."""
+"""A submission is graded whatever it consists of, and a class once.
+
+Again only where something has changed.
+"""
 
 import csv
 import errno
@@ -19,7 +22,14 @@ from collectives_course import grade as grading
 from collectives_course import submission as submitting
 from collectives_course.assignment import Assignment, AssignmentError, without_solution
 from collectives_course.grade import grade, grade_class
-from collectives_course.submission import Criterion, HandedIn, Submission, read_files, reading, skipped
+from collectives_course.submission import (
+    Criterion,
+    HandedIn,
+    Submission,
+    read_files,
+    reading,
+    skipped,
+)
 from collectives_course.verdict import Failed, Grade, TimedOut
 from course.tiny import graded, hand_in, write
 from course.wrong import ASSIGNMENTS
@@ -33,7 +43,9 @@ POINTS = {"ada": 8, "bob": 2, "eve": 0, "zoe": 8}
 def ring(*checks: Check) -> Assignment:
     """The ring with criteria that start no process."""
     read = assignment.read(ASSIGNMENTS / "ring")
-    return replace(read, criteria=tuple(Criterion(str(i), 10, "", check) for i, check in enumerate(checks)))
+    return replace(
+        read, criteria=tuple(Criterion(str(i), 10, "", check) for i, check in enumerate(checks))
+    )
 
 
 def passes(_submission: Submission) -> None:
@@ -56,7 +68,10 @@ def answered(tmp_path: Path) -> Path:
             'def f():\n    raise NotImplementedError("first")\n\n\n'
             'class A:\n    def g(self):\n        raise NotImplementedError("your turn")\n        x = 3\n',
         ),
-        ("a = 1\n\n\n# reference only\ndef helper():\n    return 1\n\n\n# end\n\n\nb = 2\n", "a = 1\n\n\nb = 2\n"),
+        (
+            "a = 1\n\n\n# reference only\ndef helper():\n    return 1\n\n\n# end\n\n\nb = 2\n",
+            "a = 1\n\n\nb = 2\n",
+        ),
         ("# solution\nx = 1\n", None),
         ("x = 1\n# end\n", None),
         ("# reference only\nx = 1\n", None),
@@ -75,7 +90,10 @@ def test_a_starter_has_no_solution(text: str, starter: str | None) -> None:
     ("name", "says"),
     [
         *((name, "is a symbolic link, expected a file") for name in ("link", "dangling")),
-        *((name, "is a folder, a pipe or a device, expected a file") for name in ("pipe", "socket", "folder")),
+        *(
+            (name, "is a folder, a pipe or a device, expected a file")
+            for name in ("pipe", "socket", "folder")
+        ),
         ("folder-link/target", "is behind a symbolic link or a file, expected folders"),
         ("missing", "is missing in the submission"),
         ("blank", "is empty: begin with the starter's file"),
@@ -105,7 +123,9 @@ def test_an_instructor_may_grade_a_link(answered: Path) -> None:
     assert (made.submission, made.points) == ("linked", 10)
 
 
-def test_a_file_that_grows_or_becomes_a_link_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_or_becomes_a_link_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Swapped between any two system calls: what was opened is what is judged and graded."""
     (tmp_path / "secret").write_text("the grader's own")
     file = tmp_path / "a.py"
@@ -123,7 +143,11 @@ def test_a_file_that_grows_or_becomes_a_link_while_it_is_read(tmp_path: Path, mo
     assert "is a symbolic link" in read_files(tmp_path, ["a.py"]).problem
     file.unlink()
     file.write_bytes(b"x" * 10)
-    monkeypatch.setattr(submitting.os, "fstat", lambda number: (asked(number), file.write_bytes(b"x" * (2 << 20)))[0])
+    monkeypatch.setattr(
+        submitting.os,
+        "fstat",
+        lambda number: (asked(number), file.write_bytes(b"x" * (2 << 20)))[0],
+    )
     assert "expected at most 1,048,576" in read_files(tmp_path, ["a.py"]).problem
 
 
@@ -147,9 +171,13 @@ def test_a_rank_gets_the_starter_with_the_files_that_students_edit(answered: Pat
     assert {name.lower(): found[name] for name in ("DIRECTION", "SHIFT")} == ring().variant(5)
 
 
-def test_a_submission_that_has_used_its_time_in_some_criteria_is_not_run_in_the_others(answered: Path) -> None:
+def test_a_submission_that_has_used_its_time_in_some_criteria_is_not_run_in_the_others(
+    answered: Path,
+) -> None:
     def uses_much(submission: Submission) -> None:
-        submission._processes.append(SimpleNamespace(channel=SimpleNamespace(meter=used), kill=lambda: None))  # type: ignore[arg-type]
+        submission._processes.append(
+            SimpleNamespace(channel=SimpleNamespace(meter=used), kill=lambda: None)
+        )  # type: ignore[arg-type]
 
     used = SimpleNamespace(spent=60.0, waited=0.0)
     made = ring(uses_much, uses_much, passes, passes)
@@ -172,15 +200,26 @@ def test_a_submission_whose_calls_take_too_long_is_not_run_in_the_other_criteria
     assert [each.status for each in verdicts] == ["passed", *[status] * 3]
 
 
-@pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError, MemoryError, OSError, sandbox.SandboxError])
-def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(error: type[Exception], answered: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [TypeError, KeyError, AssertionError, MemoryError, OSError, sandbox.SandboxError]
+)
+def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(
+    error: type[Exception], answered: Path
+) -> None:
     def check(_submission: Submission) -> None:
         raise error("\x1b[2J" * 10_000)
 
     made = grade(ring(check, passes), answered, sandboxed=False)
     first, second = made.verdicts
-    assert (first.status, first.points, second.status, second.points) == ("ungraded", 0, "passed", 10)
-    assert first.message.startswith(f"not graded: grader's fault: {error.__name__} (test_grade.py, line ")
+    assert (first.status, first.points, second.status, second.points) == (
+        "ungraded",
+        0,
+        "passed",
+        10,
+    )
+    assert first.message.startswith(
+        f"not graded: grader's fault: {error.__name__} (test_grade.py, line "
+    )
     assert len(first.message) <= grading.MAX_MESSAGE
     assert "\x1b" not in first.message
     assert (made.points, made.of) == (10, 20)
@@ -270,7 +309,9 @@ def test_only_what_has_changed_is_graded_again(
     tiny = assignment.read(tiny.folder)
     assert points(tiny, tmp_path, seed=1) == {"ada": 4, "bob": 1, "eve": 4, "zoe": 4}
     assert graded(tmp_path) == 13
-    repaired = shutil.copytree(grading.LIBRARY / "collectives_course", tmp_path / "src" / "collectives_course")
+    repaired = shutil.copytree(
+        grading.LIBRARY / "collectives_course", tmp_path / "src" / "collectives_course"
+    )
     (repaired / "world.py").write_text("repaired = True\n")
     monkeypatch.setattr(grading, "LIBRARY", tmp_path / "src")
     grading._library.cache_clear()
@@ -299,7 +340,8 @@ def test_a_run_that_was_cut_off_goes_on(tiny: Assignment, tmp_path: Path) -> Non
             grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, on_grade=cut)
         assert other.poll() is None  # whose processes are not the grader's live on
     before, kept = graded(tmp_path), len([*(tmp_path / "out").glob("*/graded-from.txt")])
-    assert 2 <= kept <= before <= 4  # one in work is not kept, because its ranks may have been killed
+    # One in work is not kept, because its ranks may have been killed.
+    assert 2 <= kept <= before <= 4
     assert not (tmp_path / "out" / "class.csv").exists()
     assert points(tiny, tmp_path) == POINTS
     assert graded(tmp_path) == before + 4 - kept
@@ -307,7 +349,9 @@ def test_a_run_that_was_cut_off_goes_on(tiny: Assignment, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["graded-from.txt", "grade.json"])
 @pytest.mark.parametrize("text", [None, "{"])
-def test_a_grade_that_is_not_whole_is_made_again(tiny: Assignment, tmp_path: Path, name: str, text: str | None) -> None:
+def test_a_grade_that_is_not_whole_is_made_again(
+    tiny: Assignment, tmp_path: Path, name: str, text: str | None
+) -> None:
     points(tiny, tmp_path)
     file = tmp_path / "out" / "bob" / name
     file.unlink()
@@ -321,7 +365,8 @@ def test_every_folder_has_a_row_of_its_own(tiny: Assignment, tmp_path: Path) -> 
     """Formulas, links, names that are written in two ways, names of the class's own files, and none for no student."""
     skip = {".git": "42", "__MACOSX": "42", ".ipynb_checkpoints": "42"}
     hand_in(
-        tmp_path / "class", **{"=1+1": "42", "a\nb": "42", "a\\nb": "41", "class.csv": "42", "grade.json": "42"} | skip
+        tmp_path / "class",
+        **{"=1+1": "42", "a\nb": "42", "a\\nb": "41", "class.csv": "42", "grade.json": "42"} | skip,
     )
     (tmp_path / "class" / "eve" / "answer.py").unlink()
     (tmp_path / "class" / "README").write_text("not a submission")
@@ -332,7 +377,9 @@ def test_every_folder_has_a_row_of_its_own(tiny: Assignment, tmp_path: Path) -> 
     for _ in range(2):  # graded, and read back
         assert points(tiny, tmp_path) == expected
         rows = table(tmp_path)
-        assert {name.removeprefix("'"): float(row["total"]) for name, row in rows.items()} == expected
+        assert {
+            name.removeprefix("'"): float(row["total"]) for name, row in rows.items()
+        } == expected
         assert {row["out of"] for row in rows.values()} == {"8.0"}
         assert [rows[name]["not passed"] for name in ("ada", "bob")] == ["", "answer: failed"]
     for name in ("results.json", "grade.html", "grade.json"):
@@ -357,13 +404,21 @@ def test_what_cannot_be_read_is_that_student_s_fault(
 
     monkeypatch.setattr(submitting.os, "open", refused)
     assert points(tiny, tmp_path) == POINTS
-    assert "answer.py cannot be read: Permission denied" in (tmp_path / "out" / "eve" / "grade.json").read_text()
+    assert (
+        "answer.py cannot be read: Permission denied"
+        in (tmp_path / "out" / "eve" / "grade.json").read_text()
+    )
 
 
-@pytest.mark.parametrize("output", ["class", "class/grades", ".", "class/../class/ada", "tiny/public/grades"])
+@pytest.mark.parametrize(
+    "output", ["class", "class/grades", ".", "class/../class/ada", "tiny/public/grades"]
+)
 def test_grades_and_submissions_lie_apart(tiny: Assignment, tmp_path: Path, output: str) -> None:
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match=r"expected a folder that neither has the submissions|expected one outside of"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected a folder that neither has the submissions|expected one outside of",
+    ):
         grade_class(tiny, tmp_path / "class", tmp_path / output, sandboxed=False)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -393,9 +448,13 @@ def test_a_fault_of_the_grader_ends_one_submission(
 
 
 @pytest.mark.parametrize("folder", ["empty", "missing"])
-def test_a_folder_without_submissions_is_refused(tiny: Assignment, tmp_path: Path, folder: str) -> None:
+def test_a_folder_without_submissions_is_refused(
+    tiny: Assignment, tmp_path: Path, folder: str
+) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=rf"submissions: got .*{folder}, expected a folder with a folder"):
+    with pytest.raises(
+        ValueError, match=rf"submissions: got .*{folder}, expected a folder with a folder"
+    ):
         grade_class(tiny, tmp_path / folder, tmp_path / "out", sandboxed=False)
     assert not (tmp_path / "out").exists()
 
@@ -410,7 +469,8 @@ def test_each_submission_of_a_class_misses_its_own_criteria(tmp_path: Path) -> N
         (tmp_path / "class" / name).mkdir()
         wrong.write("ring", "ring.py", tmp_path / "class" / name)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "secret.txt").write_text("5")  # which other criteria notice may depend on what they draw
+    # Which other criteria notice may depend on what they draw.
+    (tmp_path / "out" / "secret.txt").write_text("5")
     grade_class(made, tmp_path / "class", tmp_path / "out", SEED)
     rows = table(tmp_path)
     assert len(rows) == CLASS + 1
@@ -424,7 +484,8 @@ def test_each_submission_of_a_class_misses_its_own_criteria(tmp_path: Path) -> N
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
 def test_the_same_submission_gets_the_same_grade_every_time(tmp_path: Path) -> None:
-    wrong = next(each for each in WRONG if each.name == "passes whole tensors")  # its messages show no data
+    # Its messages show no data.
+    wrong = next(each for each in WRONG if each.name == "passes whole tensors")
     wrong.write("ring", "ring.py", tmp_path)
     first, second = (grade(assignment.read(ASSIGNMENTS / "ring"), tmp_path, SEED) for _ in range(2))
     assert 0 < first.points < 100

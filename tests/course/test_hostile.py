@@ -75,7 +75,11 @@ def leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield
     assert _state() == before
     assert not list(tmp_path.glob("collectives-grade-*"))
-    assert not [each for each in psutil.process_iter(["uids"]) if each.info["uids"] and each.info["uids"].real in users]
+    assert not [
+        each
+        for each in psutil.process_iter(["uids"])
+        if each.info["uids"] and each.info["uids"].real in users
+    ]
 
 
 def cases() -> list[object]:
@@ -101,9 +105,17 @@ SAME_ON_ANY_MACHINE = [
     Hostile("computes for a while", "passed", COMPUTES.format(0.5)),
     Hostile("computes for too long", "timeout", COMPUTES.format(2.0)),
     Hostile("naps for ever", "timeout", "import time\nwhile True: time.sleep(0.001)"),
-    Hostile("naps and asks for ever", "timeout", "import time\nwhile True: time.sleep(0.09); comm.time()"),
+    Hostile(
+        "naps and asks for ever",
+        "timeout",
+        "import time\nwhile True: time.sleep(0.09); comm.time()",
+    ),
     Hostile("asks often", "passed", "for _ in range(1000): comm.time()"),
-    Hostile("a rank that has returned goes on", "failed", "import numpy\ncomm.recv(numpy.zeros(1), 1 - comm.rank)"),
+    Hostile(
+        "a rank that has returned goes on",
+        "failed",
+        "import numpy\ncomm.recv(numpy.zeros(1), 1 - comm.rank)",
+    ),
 ]
 
 
@@ -127,5 +139,7 @@ def test_a_busy_machine_gives_the_same_score(tmp_path: Path) -> None:
         for hostile in SAME_ON_ANY_MACHINE:
             (tmp_path / "ring.py").write_text(hostile.text(REFERENCE))
             graded = grade(ring(replace(hostile, ends="timeout")), tmp_path, secret="5")
-            assert [each.status for each in graded.verdicts] == [hostile.ends, "passed"], graded.verdicts
+            assert [each.status for each in graded.verdicts] == [hostile.ends, "passed"], (
+                graded.verdicts
+            )
             assert [each.points > 0 for each in graded.verdicts] == [hostile.ends == "passed", True]

@@ -31,7 +31,9 @@ def test_no_algorithm_of_the_library_is_below_the_bound(seed: int) -> None:
 def test_races_differ_by_seed_and_stream() -> None:
     races = [race(seed, stream) for seed in range(20) for stream in (0, 1)]
     assert len({each.sizes for each in races}) == len(races)
-    assert len({(each.nodes, each.machine.ranks_per_node, each.machine.ports) for each in races}) > 10
+    assert (
+        len({(each.nodes, each.machine.ranks_per_node, each.machine.ports) for each in races}) > 10
+    )
     assert race(5) == race(5)
 
 
@@ -56,14 +58,18 @@ def test_the_bound_by_hand() -> None:
     assert alike(1, 4, 4, 100) == 150.0
     assert alike(3, 1, 1, 0) == 2.0
     assert alike(4, 4, 4, 0) == pytest.approx(3.0)  # 1, 3, 9, 27 ranks: two kinds of links at once
-    assert alike(2, 4, 1, 100) == 140.0  # 14 n bytes, on a port and four links inside for each of two nodes
+    # 14 n bytes, on a port and four links inside for each of two nodes.
+    assert alike(2, 4, 1, 100) == 140.0
     assert alike(2, 4, 4, 100) == 87.5
-    assert alike(9, 2, 1, 100) == pytest.approx(2 * 8 / 9 * 100)  # all that leaves a node shares its one port
+    # All that leaves a node shares its one port.
+    assert alike(9, 2, 1, 100) == pytest.approx(2 * 8 / 9 * 100)
 
 
 def test_a_slower_network_raises_the_bound() -> None:
     on = race(3)
-    slow = on.machine.model_copy(update={"network": Link(overhead=on.machine.network.alpha, rate=1e9)})
+    slow = on.machine.model_copy(
+        update={"network": Link(overhead=on.machine.network.alpha, rate=1e9)}
+    )
     assert bound(replace(on, machine=slow), 1 << 30) > bound(on, 1 << 30)
 
 

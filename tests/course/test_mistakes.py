@@ -1,7 +1,7 @@
 """Twenty and more mistakes for each assignment, honest ones and cheats by p, length or value: all lose points.
 
-Each is a patch of the reference in ``mistakes/ASSIGNMENT.toml``, with its reason. One that is as good as the reference
-for its criteria says why in ``as_good``. Ranks are forks of this process.
+Each is a patch of the reference in ``mistakes/ASSIGNMENT.toml``, with its reason. One that is as
+good as the reference for its criteria says why in ``as_good``. Ranks are forks of this process.
 """
 
 import importlib
@@ -37,13 +37,17 @@ def _stop(verdict: Any) -> None:
 
 
 def mistakes(name: str) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf8"))["wrong"]
+    made: list[dict[str, Any]] = tomllib.loads(
+        (FOLDER / f"{name}.toml").read_text(encoding="utf8")
+    )["wrong"]
     return made
 
 
 def loses(made: assignment.Assignment, mistake: dict[str, Any], folder: Path) -> bool:
     edits = dict(mistake.get("edits", [[mistake.get("old", ""), mistake.get("new", "")]]))
-    Wrong(mistake["why"], "*", edits, file=mistake.get("file", "")).write(made.name, made.facts.files[0], folder)
+    Wrong(mistake["why"], "*", edits, file=mistake.get("file", "")).write(
+        made.name, made.facts.files[0], folder
+    )
     try:
         grade(made, folder, 3, sandboxed=False, on_verdict=_stop, secret=SECRET)
     except Lost:

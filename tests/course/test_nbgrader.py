@@ -153,10 +153,15 @@ def test_students_see_no_solution_and_no_hidden_test(tmp_path: Path) -> None:
     assert cells["given-variant"]["source"].startswith("%%writefile variant.py\n")
     assert "\nDIRECTION = 7" in cells["given-variant"]["source"]
     assert cells["given-test_ring"]["source"] == f"%%writefile test_ring.py\n{TESTS.rstrip()}"
-    assert {path.name for path in (tmp_path / "course").iterdir()} == {"source", "nbgrader_config.py"}
+    assert {path.name for path in (tmp_path / "course").iterdir()} == {
+        "source",
+        "nbgrader_config.py",
+    }
 
 
-@pytest.mark.parametrize("path", sorted(ASSIGNMENTS.glob("*/reference/*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(ASSIGNMENTS.glob("*/reference/*.py")), ids=lambda path: path.name
+)
 def test_references_and_what_students_get_of_them_are_python(path: Path) -> None:
     text = path.read_text(encoding="utf8")
     compile(with_regions(text), path.name, "exec")
@@ -170,7 +175,9 @@ def test_students_get_a_fault_and_no_trace_of_the_repair(tmp_path: Path) -> None
     assert (cell.source, cell.metadata) == ("%%writefile ring.py\ndef f():\n    return 2", {})
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in ASSIGNMENTS.glob("*/assignment.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in ASSIGNMENTS.glob("*/assignment.yaml"))
+)
 def test_every_assignment_can_be_exported(tmp_path: Path, name: str) -> None:
     read = assignment.read(ASSIGNMENTS / name)
     cells = {cell.id: cell for cell in nbformat.read(export(read, SEED, tmp_path), 4).cells}
@@ -192,7 +199,9 @@ def test_hidden_cells_are_python_and_their_command_is_ours(tmp_path: Path) -> No
     cells = exported(tmp_path)
     for name in ("check", "grade", "criterion-1", "criterion-2"):
         compile(cells[name]["source"], name, "exec")
-    (line,) = re.findall(r"^command = \[sys.executable, (.*)\]$", cells["grade"]["source"], flags=re.MULTILINE)
+    (line,) = re.findall(
+        r"^command = \[sys.executable, (.*)\]$", cells["grade"]["source"], flags=re.MULTILINE
+    )
     words = [str(word) for word in re.findall(r'"([^"]*)"', line)]
     assert words[:3] == ["-P", "-m", "collectives"]
     parsed = parser(verbs()).parse_args(words[3:])
@@ -210,7 +219,9 @@ def test_an_instructor_s_files_stay(tmp_path: Path) -> None:
     path = export(made(tmp_path), SEED, tmp_path / "course")
     assert "timeout = 900" in (tmp_path / "course" / "nbgrader_config.py").read_text()
     path.write_text("mine")
-    with pytest.raises(assignment.AssignmentError, match=r"folder: got .*/source/ring, which exists"):
+    with pytest.raises(
+        assignment.AssignmentError, match=r"folder: got .*/source/ring, which exists"
+    ):
         export(assignment.read(tmp_path / "ring"), SEED, tmp_path / "course")
     assert path.read_text() == "mine"
     (tmp_path / "other").mkdir()
@@ -227,7 +238,9 @@ def test_an_instructor_s_files_stay(tmp_path: Path) -> None:
         ("public/test_ring.py", "def test_(:", "invalid syntax"),
     ],
 )
-def test_what_cannot_be_exported_leaves_nothing(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_what_cannot_be_exported_leaves_nothing(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
     with pytest.raises((assignment.AssignmentError, SyntaxError), match=message):
         export(made(tmp_path, **{name: text}), SEED, tmp_path / "course")
     assert not [path for path in tmp_path.glob("course/**/*") if path.is_file()]
@@ -249,9 +262,16 @@ def test_the_notebook_gives_the_points_of_the_grader(tmp_path: Path, whose: str)
         notebook, timeout=PATIENCE, allow_errors=True, resources={"metadata": {"path": path.parent}}
     ).execute()
     graded = [cell for cell in notebook.cells if cell.id.startswith("criterion-")]
-    given = [float(out["data"]["text/plain"]) for cell in graded for out in cell.outputs if "data" in out]
+    given = [
+        float(out["data"]["text/plain"]) for cell in graded for out in cell.outputs if "data" in out
+    ]
     of = [cell.metadata.nbgrader.points for cell in graded]
     assert given == (of if whose == "reference" else [0.0] * len(of))
-    failed = {cell.id for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"}
+    failed = {
+        cell.id
+        for cell in notebook.cells
+        for out in cell.get("outputs", [])
+        if out.output_type == "error"
+    }
     public = {cell.id for cell in notebook.cells if cell.id.startswith("public-")}
     assert failed == (set() if whose == "reference" else public)

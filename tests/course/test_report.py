@@ -1,6 +1,9 @@
-"""Reports of a grade: JSON and back, Gradescope's file, the page, the terminal and the class; no text does harm.
+"""Reports of a grade: JSON and back, Gradescope's file, the page, the terminal and the class.
 
-The page is opened in Chromium, too: nothing of it runs or loads but the player, and it fits a telephone.
+No text does harm.
+
+The page is opened in Chromium, too: nothing of it runs or loads but the player, and it fits a
+telephone.
 """
 
 import csv
@@ -66,7 +69,9 @@ def hostile() -> Grade:
     text = f"{SCRIPT}\x1b[2J\r\u202e\ud800"
     player = player_data(RING, text) | {"layout": {"shape": text}}
     details = {"grid": text, "player": player, text: [text]}
-    verdicts = tuple(Verdict(text, text, status, 0, 1, text, details=details) for status in STATUSES)
+    verdicts = tuple(
+        Verdict(text, text, status, 0, 1, text, details=details) for status in STATUSES
+    )
     return Grade(text, text, text, 7, verdicts, sandboxed=False, notes=(text,))
 
 
@@ -90,7 +95,9 @@ def test_json_follows_its_schema_and_is_read_back(grade: Grade) -> None:
 
 def test_hostile_text_and_odd_details_become_json() -> None:
     odd = {"ratio": float("inf"), "sent": RING.p * (1.5,), "path": Path("a")}
-    grade = replace(hostile(), verdicts=(*hostile().verdicts, Verdict("odd", "", "passed", 1, 1, details=odd)))
+    grade = replace(
+        hostile(), verdicts=(*hostile().verdicts, Verdict("odd", "", "passed", 1, 1, details=odd))
+    )
     written = as_json(grade)
     Draft202012Validator(schema("grade")).validate(written)
     for made in (written, gradescope(grade)):
@@ -108,7 +115,10 @@ def changed(**fields: Any) -> str:
     [
         (changed(version=99), "schema version: got 99"),
         (changed(verdicts=[{"criterion": "sum"}]), "verdicts.0.text: Field required"),
-        (changed(verdicts=[as_json(GRADE)["verdicts"][0] | {"status": "lost"}]), "verdicts.0.status"),
+        (
+            changed(verdicts=[as_json(GRADE)["verdicts"][0] | {"status": "lost"}]),
+            "verdicts.0.status",
+        ),
         (changed(seed="x"), "seed"),
         ('{"version": 1, "assig', "expected JSON"),
         ("[]", "got list, expected an object"),
@@ -120,7 +130,9 @@ def test_what_is_no_grade_is_refused(text: str, message: str, tmp_path: Path) ->
         read(tmp_path / "grade.json")
 
 
-def test_files_are_written_whole_or_the_old_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_written_whole_or_the_old_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "new" / "alice"
     write(hostile(), folder)
     paths = write(GRADE, folder)
@@ -136,31 +148,64 @@ def test_files_are_written_whole_or_the_old_ones_stay(tmp_path: Path, monkeypatc
 
 
 def test_no_report_has_a_percentage_where_something_was_not_graded() -> None:
-    fault = Verdict("sum", "The sum", "ungraded", 0, 10, "not graded: grader's fault: KeyError (criteria.py, line 3)")
+    fault = Verdict(
+        "sum",
+        "The sum",
+        "ungraded",
+        0,
+        10,
+        "not graded: grader's fault: KeyError (criteria.py, line 3)",
+    )
     grade = Grade("ring", "Ring", "alice", 7, (fault, Verdict("steps", "", "passed", 5, 5)))
     made, (row,) = gradescope(grade), csv.DictReader(class_table([grade]).splitlines())
     for text in (terminal(grade), page(grade).text, made["output"]):
         assert "1 of 2 criteria passed, 1 not graded: the grader's fault" in text
         assert "%" not in text
-    assert (made["score"], "score" in made["tests"][0], "max_score" in made["tests"][0]) == (5, False, False)
+    assert (made["score"], "score" in made["tests"][0], "max_score" in made["tests"][0]) == (
+        5,
+        False,
+        False,
+    )
     assert fault.message in made["tests"][0]["output"]
     assert (row["sum"], row["total"], row["out of"], row["percent"]) == ("", "5.0", "15.0", "")
     assert row["not passed"] == "sum: ungraded"
     summary = class_summary([grade, replace(grade, verdicts=grade.verdicts[1:])])
-    assert summary.startswith("2 submissions: 1 not graded, or not wholly; mean 5, median 5 of 15 points\n")
-    assert re.search(r"^sum +0 of 1  1 not graded\nsteps +2 of 2  100%$", summary, flags=re.MULTILINE)
+    assert summary.startswith(
+        "2 submissions: 1 not graded, or not wholly; mean 5, median 5 of 15 points\n"
+    )
+    assert re.search(
+        r"^sum +0 of 1  1 not graded\nsteps +2 of 2  100%$", summary, flags=re.MULTILINE
+    )
 
 
 def test_gradescope_gets_the_fields_that_it_documents() -> None:
     made = gradescope(GRADE)
     assert set(made) <= {
-        *("score", "execution_time", "output", "output_format", "test_output_format", "test_name_format"),
+        *(
+            "score",
+            "execution_time",
+            "output",
+            "output_format",
+            "test_output_format",
+            "test_name_format",
+        ),
         *("visibility", "stdout_visibility", "extra_data", "tests", "leaderboard"),
     }
-    fields = {"score", "max_score", "status", "name", "name_format", "number", "output", "output_format", "tags"}
+    fields = {
+        "score",
+        "max_score",
+        "status",
+        "name",
+        "name_format",
+        "number",
+        "output",
+        "output_format",
+        "tags",
+    }
     for test in made["tests"]:
         assert set(test) <= fields | {"visibility", "extra_data"}
-        assert test["output_format"] == test["name_format"] == "text"  # "html" would run what a submission wrote
+        # "html" would run what a submission wrote.
+        assert test["output_format"] == test["name_format"] == "text"
     assert made["score"] == sum(test["score"] for test in made["tests"]) == GRADE.points
     assert sum(test["max_score"] for test in made["tests"]) == GRADE.of
     assert [test["status"] for test in made["tests"]] == ["passed", *["failed"] * 5]
@@ -187,13 +232,19 @@ def test_the_page_says_all_but_seed_and_secret_and_loads_nothing() -> None:
 
 def test_the_submission_s_schedule_is_on_the_page() -> None:
     element = only(page(GRADE).select("schedule-player"))
-    data = only([each for each in page(GRADE).select("script") if each.text.startswith("window.schedules")]).text
+    data = only(
+        [each for each in page(GRADE).select("script") if each.text.startswith("window.schedules")]
+    ).text
     schedules = json.loads(data.removeprefix("window.schedules = ").removesuffix(";"))
     player = schedules[element["collective"]][element["algorithm"]][element["p"]]
-    assert player == json.loads(json.dumps(player_data(RING, "ring"))) | {"algorithm": element["algorithm"]}
+    assert player == json.loads(json.dumps(player_data(RING, "ring"))) | {
+        "algorithm": element["algorithm"]
+    }
 
 
-def test_without_the_repository_the_grid_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_repository_the_grid_is_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(report, "STATIC", tmp_path)
     found = page(GRADE)
     assert not found.select("script, schedule-player")
@@ -201,9 +252,13 @@ def test_without_the_repository_the_grid_is_enough(monkeypatch: pytest.MonkeyPat
     assert "script-src 'none'" in str(only(found.select("meta[http-equiv]"))["content"])
 
 
-@pytest.mark.parametrize("player", [None, "ring", {}, {"collective": "gossip", "p": 4}, {"collective": "reduce"}])
+@pytest.mark.parametrize(
+    "player", [None, "ring", {}, {"collective": "gossip", "p": 4}, {"collective": "reduce"}]
+)
 def test_what_the_player_cannot_read_is_left_out(player: object) -> None:
-    grade = replace(GRADE, verdicts=(Verdict("proof", "", "passed", 1, 1, details={"player": player}),))
+    grade = replace(
+        GRADE, verdicts=(Verdict("proof", "", "passed", 1, 1, details={"player": player}),)
+    )
     assert not page(grade).select("script, schedule-player")
 
 
@@ -213,7 +268,9 @@ def test_no_text_of_a_submission_is_markup() -> None:
     assert len(wrong.select("script")) == len(right.select("script")) == 3
     assert SCRIPT in only(wrong.select("h1")).text
     assert html(hostile()).encode("utf8")
-    allowed = set(re.findall(r"'sha256-([^']+)'", str(only(wrong.select("meta[http-equiv]"))["content"])))
+    allowed = set(
+        re.findall(r"'sha256-([^']+)'", str(only(wrong.select("meta[http-equiv]"))["content"]))
+    )
     assert len(allowed) == 3
 
 
@@ -224,7 +281,9 @@ def test_the_terminal_s_columns_are_aligned(columns: int, monkeypatch: pytest.Mo
     rows = [line for line in text.splitlines() if re.match(r" [✓✗◷!⊘] | {3}total", line)]
     assert [line.split()[1] for line in rows[:-1]] == [verdict.status for verdict in GRADE.verdicts]
     assert len({line.index(" / ") for line in rows}) == 1
-    assert all(verdict.message.splitlines()[0] in text for verdict in GRADE.verdicts if verdict.message)
+    assert all(
+        verdict.message.splitlines()[0] in text for verdict in GRADE.verdicts if verdict.message
+    )
     assert grid(RING).splitlines()[1] in text
     assert max(map(len, text.splitlines())) <= 100
     assert text.endswith("Note: graded late")
@@ -238,14 +297,24 @@ def test_a_submission_cannot_act_on_the_terminal_or_add_rows() -> None:
 
 
 def test_the_class_as_a_table_and_in_numbers() -> None:
-    other = replace(GRADE, submission="Bob", verdicts=(Verdict("extra", "", "passed", 3, 3), GRADE.verdicts[0]))
+    other = replace(
+        GRADE, submission="Bob", verdicts=(Verdict("extra", "", "passed", 3, 3), GRADE.verdicts[0])
+    )
     rows = list(csv.DictReader(class_table([GRADE, other]).splitlines()))
     assert [row["submission"] for row in rows] == ["Bob", "alice"]
     criteria = ("extra", "sum", "steps", "order", "bits", "own", "proof")
     assert list(rows[0]) == ["submission", *criteria, "total", "out of", "percent", "not passed"]
-    assert (rows[0]["extra"], rows[0]["steps"], rows[1]["extra"], rows[1]["proof"]) == ("3.0", "", "", "0.33")
+    assert (rows[0]["extra"], rows[0]["steps"], rows[1]["extra"], rows[1]["proof"]) == (
+        "3.0",
+        "",
+        "",
+        "0.33",
+    )
     assert (rows[1]["total"], rows[1]["out of"], rows[1]["percent"]) == ("10.83", "21.0", "51.6")
-    assert rows[1]["not passed"] == "steps: failed; order: timeout; bits: crashed; own: blocked; proof: failed"
+    assert (
+        rows[1]["not passed"]
+        == "steps: failed; order: timeout; bits: crashed; own: blocked; proof: failed"
+    )
     summary = class_summary([GRADE, other])
     assert summary.splitlines()[0] == "2 submissions: mean 10.92, median 10.92 of 21 points"
     assert re.search(r"^sum +2 of 2 +100%$", summary, flags=re.MULTILINE)
@@ -253,11 +322,14 @@ def test_the_class_as_a_table_and_in_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "＝1+1", 'a",=1', "a;=1"]
+    "name",
+    ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "＝1+1", 'a",=1', "a;=1"],
 )
 def test_no_cell_is_a_formula(name: str) -> None:
     verdict = Verdict(name, name, "failed", -1, 1, name)
-    rows = list(csv.reader(class_table([replace(GRADE, submission=name, verdicts=(verdict,))]).splitlines()))
+    rows = list(
+        csv.reader(class_table([replace(GRADE, submission=name, verdicts=(verdict,))]).splitlines())
+    )
     assert [len(row) for row in rows] == [6, 6]
     assert not [cell for row in rows for cell in row if re.match(r"\s*[=+@＝]|\s*-\D", cell)]
     assert rows[1][1] == "-1.0"
@@ -278,7 +350,9 @@ def opened(browser: Any, grade: Grade, folder: Path, **options: Any) -> tuple[An
 @needs_browser
 @pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_a_browser_the_schedule_plays_and_the_page_fits(browser: Any, tmp_path: Path, scheme: str) -> None:
+def test_in_a_browser_the_schedule_plays_and_the_page_fits(
+    browser: Any, tmp_path: Path, scheme: str
+) -> None:
     page, events = opened(browser, GRADE, tmp_path, viewport=TELEPHONE, color_scheme=scheme)
     page.wait_for_selector("schedule-player[data-ready=true]")
     assert page.evaluate("document.documentElement.dataset.theme") == scheme

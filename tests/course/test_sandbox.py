@@ -41,7 +41,9 @@ needs_sandbox = pytest.mark.usefixtures("sandbox")
 def probe() -> dict[str, Any]:
     """Return what the probe prints, in the place of a rank, without the words of the audit hook."""
     with sandbox._filter() as filter_fd:
-        typed = sandbox.command(REFERENCE, Limits(memory=512 << 20), 2, sandbox.FIRST_USER - 1, filter_fd)
+        typed = sandbox.command(
+            REFERENCE, Limits(memory=512 << 20), 2, sandbox.FIRST_USER - 1, filter_fd
+        )
         started = [*typed[: typed.index("-m")], "-c", PROBE.read_text()]
         environment = {"PATH": os.environ["PATH"]}
         ran = finished(started, pass_fds=[filter_fd], env=environment)
@@ -69,9 +71,31 @@ def test_nothing_works_and_little_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 def as_another_user(*typed: str) -> list[str]:
     """A command as another user, for whom Python is in sight also where it is in root's home."""
     home = ["--perms", "0755", "--tmpfs", "/root"] if sys.base_prefix.startswith("/root/") else []
-    seen = [*sandbox._folders(sys.base_prefix), "--ro-bind", sys.base_prefix, sys.base_prefix] if home else []
-    ids = [f"--reuid={ANOTHER_USER}", f"--regid={ANOTHER_USER}", "--clear-groups", "--inh-caps=-all"]
-    return ["bwrap", "--dev-bind", "/", "/", *home, *seen, "--die-with-parent", "--", "setpriv", *ids, "--", *typed]
+    seen = (
+        [*sandbox._folders(sys.base_prefix), "--ro-bind", sys.base_prefix, sys.base_prefix]
+        if home
+        else []
+    )
+    ids = [
+        f"--reuid={ANOTHER_USER}",
+        f"--regid={ANOTHER_USER}",
+        "--clear-groups",
+        "--inh-caps=-all",
+    ]
+    return [
+        "bwrap",
+        "--dev-bind",
+        "/",
+        "/",
+        *home,
+        *seen,
+        "--die-with-parent",
+        "--",
+        "setpriv",
+        *ids,
+        "--",
+        *typed,
+    ]
 
 
 @needs_sandbox
@@ -83,7 +107,12 @@ def test_another_user_than_root_grades_too(tmp_path: Path) -> None:
         "print(json.dumps([t.probe()['worked'], t.points(), t.attacked()]))"
     )
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": paths,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/tmp",
+    }
     command = as_another_user(sys.executable, "-c", code)
     ran = finished(command, env=environment, cwd="/")
     assert ran.returncode == 0, ran.stderr
@@ -96,8 +125,12 @@ def attacked() -> dict[str, str]:
     for hostile in HOSTILE:
         if hostile.name in ATTACKS:
             with tempfile.TemporaryDirectory() as folder:
-                Path(folder, "ring.py").write_text(hostile.text((REFERENCE / "ring.py").read_text()))
-                found[hostile.name] = grade(test_hostile.ring(hostile), Path(folder)).verdicts[0].status
+                Path(folder, "ring.py").write_text(
+                    hostile.text((REFERENCE / "ring.py").read_text())
+                )
+                found[hostile.name] = (
+                    grade(test_hostile.ring(hostile), Path(folder)).verdicts[0].status
+                )
     return found
 
 
@@ -124,11 +157,16 @@ def test_without_a_sandbox_a_rank_is_ended(tmp_path: Path) -> None:
 @integration
 @needs_sandbox
 def test_ranks_have_one_memory_together(tmp_path: Path) -> None:
-    (tmp_path / "ring.py").write_text("import time\n\ndef f(_, n):\n    kept = bytearray(2 * n)\n    time.sleep(1)\n")
+    (tmp_path / "ring.py").write_text(
+        "import time\n\ndef f(_, n):\n    kept = bytearray(2 * n)\n    time.sleep(1)\n"
+    )
     tmp_path.chmod(0o755)
     submission = Submission(tmp_path, "ring.py", {}, limits=Limits(memory=512 << 20), limit=30.0)
     submission.run("f", [[40 << 20]] * 3)
-    with pytest.raises(Crashed, match=r"memory of all ranks: got \d{3},\d{3},\d{3} bytes, expected at most 536,870,91"):
+    with pytest.raises(
+        Crashed,
+        match=r"memory of all ranks: got \d{3},\d{3},\d{3} bytes, expected at most 536,870,91",
+    ):
         submission.run("f", [[90 << 20]] * 3)
     submission.close()
 
@@ -151,7 +189,9 @@ def test_ranks_have_users_of_their_own_that_nobody_else_can_take(
     monkeypatch.setattr(sandbox, "USED", tmp_path / "ranks.lock")  # as if this were root
     monkeypatch.setattr(sandbox, "USERS", 40)
     made = [sandbox._own_user() for _ in range(40)]
-    assert sorted(number for number, _ in made) == [*range(sandbox.FIRST_USER, sandbox.FIRST_USER + 40)]
+    assert sorted(number for number, _ in made) == [
+        *range(sandbox.FIRST_USER, sandbox.FIRST_USER + 40)
+    ]
     assert (tmp_path / "ranks.lock").stat().st_mode & 0o777 == 0o600
     with pytest.raises(sandbox.SandboxError, match="no number of a user is free"):
         sandbox._own_user()
@@ -165,7 +205,10 @@ def test_ranks_have_users_of_their_own_that_nobody_else_can_take(
     ("changed", "message"),
     [
         ((seccomp, "has_filter", lambda: False), "no filter of system calls"),
-        ((sandbox.shutil, "which", lambda name: None if name == "setpriv" else name), "setpriv missing"),
+        (
+            (sandbox.shutil, "which", lambda name: None if name == "setpriv" else name),
+            "setpriv missing",
+        ),
         ((sandbox.shutil, "which", lambda _name: None), "apt-get install bubblewrap"),
         ((sandbox.sys, "platform", "darwin"), "needs Linux"),
     ],
@@ -186,16 +229,31 @@ def test_the_line_in_a_stack() -> None:
 
     first = '  File "/submission/ring.py", line 12 in helper\n  File "/submission/ring.py", line 7 in all_reduce\n'
     other = '  File "/submission/ring.py", line 99 in thread\n  File "/usr/lib/threading.py", line 5 in run\n'
-    assert line(f"Timeout (0:00:01)!\nThread 0x01 (most recent call first):\n{other}\nThread 0x02 (…):\n{first}") == 12
+    assert (
+        line(
+            f"Timeout (0:00:01)!\nThread 0x01 (most recent call first):\n{other}\nThread 0x02 (…):\n{first}"
+        )
+        == 12
+    )
     assert line(f"Timeout (0:00:01)!\nThread 0x02 (most recent call first):\n{first}") == 12
-    for harmless in ("", 'File "ring.py", line x in', '  File "/a/ring.py", line 99999999999 in f', "Thread 0x" * 9):
+    for harmless in (
+        "",
+        'File "ring.py", line x in',
+        '  File "/a/ring.py", line 99999999999 in f',
+        "Thread 0x" * 9,
+    ):
         assert line(harmless) == 0
 
 
 # The filter of system calls, run by a small interpreter of the packet filter.
 
 X86, ARM = 0xC000003E, 0xC00000B7
-EPERM, ENOSYS, AGAIN, ALLOW = seccomp.REFUSE, seccomp.MISSING, seccomp.FAIL | errno.EAGAIN, seccomp.ALLOW
+EPERM, ENOSYS, AGAIN, ALLOW = (
+    seccomp.REFUSE,
+    seccomp.MISSING,
+    seccomp.FAIL | errno.EAGAIN,
+    seccomp.ALLOW,
+)
 MACHINES = [("x86_64", X86, 0), ("aarch64", ARM, 1)]
 
 
@@ -211,14 +269,20 @@ def verdict(machine: str, architecture: int, number: int, *arguments: int) -> in
         elif code == seccomp.RETURN:
             return int(k)
         else:
-            holds = {seccomp.EQUAL: value == k, seccomp.AT_LEAST: value >= k, seccomp.ANY_BIT: bool(value & k)}[code]
+            holds = {
+                seccomp.EQUAL: value == k,
+                seccomp.AT_LEAST: value >= k,
+                seccomp.ANY_BIT: bool(value & k),
+            }[code]
             at += yes if holds else no
 
 
 @pytest.mark.parametrize(("machine", "architecture", "table"), MACHINES)
 def test_what_is_not_allowed_is_refused(machine: str, architecture: int, table: int) -> None:
     allowed = {numbers[table] for numbers in seccomp.ALLOWED.values() if numbers[table] >= 0}
-    special = {each[table] for each in (seccomp.CLONE3, seccomp.FUTEX, seccomp.MADVISE, seccomp.MMAP)}
+    special = {
+        each[table] for each in (seccomp.CLONE3, seccomp.FUTEX, seccomp.MADVISE, seccomp.MMAP)
+    }
     for number in range(512):
         later = number >= seccomp.FIRST_UNKNOWN
         expected = ENOSYS if later else ALLOW if number in allowed else EPERM
@@ -234,8 +298,10 @@ def test_what_is_not_allowed_is_refused(machine: str, architecture: int, table: 
         ("CLONE", (0x1200011,), EPERM),  # what fork asks for
         ("CLONE", (0x10000011,), EPERM),  # a namespace of users
         ("CLONE3", (), ENOSYS),
-        *(("MMAP", (0, 4096, 3, flags), ALLOW) for flags in (0x02, 0x22)),  # private, and of no file
-        *(("MMAP", (0, 4096, 3, flags), EPERM) for flags in (0x01, 0x21, 0x03)),  # shared, of no file, validated
+        # Private, and of no file.
+        *(("MMAP", (0, 4096, 3, flags), ALLOW) for flags in (0x02, 0x22)),
+        # Shared, of no file, validated.
+        *(("MMAP", (0, 4096, 3, flags), EPERM) for flags in (0x01, 0x21, 0x03)),
         *(("FUTEX", (0, op), AGAIN) for op in (0, 1, 256 + 9)),
         *(("FUTEX", (0, op), ALLOW) for op in (128, 129)),
         ("MADVISE", (0, 0, 4), ALLOW),
@@ -249,13 +315,19 @@ def test_what_is_not_allowed_is_refused(machine: str, architecture: int, table: 
     ],
 )
 def test_arguments_decide(
-    machine: str, architecture: int, table: int, call: str, arguments: tuple[int, ...], expected: int
+    machine: str,
+    architecture: int,
+    table: int,
+    call: str,
+    arguments: tuple[int, ...],
+    expected: int,
 ) -> None:
     assert verdict(machine, architecture, getattr(seccomp, call)[table], *arguments) == expected
 
 
 def test_calls_that_nobody_needs_are_refused() -> None:
-    # sendmsg, modify_ldt, io_setup, vmsplice, name_to_handle_at; of the page cache: fadvise64, preadv2, mincore, …
+    # sendmsg, modify_ldt, io_setup, vmsplice, name_to_handle_at; of the page cache: fadvise64,
+    # preadv2, mincore, …
     for number in (46, 154, 206, 278, 303, 221, 327, 27, 187, 277):
         assert verdict("x86_64", X86, number) == EPERM
     assert verdict("x86_64", X86, 451) == ENOSYS  # cachestat
@@ -268,7 +340,9 @@ def test_the_library_waits_by_the_same_call_on_every_machine_that_has_a_filter()
     code = "import platform, sys; from importlib import reload; from collectives.engine import system\n"
     code += "for platform.machine in [lambda name=name: name for name in sys.argv[1:]]: print(reload(system).FUTEX)"
     printed = finished([sys.executable, "-c", code, *seccomp.MACHINES], check=True).stdout
-    assert [int(each) for each in printed.split()] == [seccomp.FUTEX[table] for table, _ in seccomp.MACHINES.values()]
+    assert [int(each) for each in printed.split()] == [
+        seccomp.FUTEX[table] for table, _ in seccomp.MACHINES.values()
+    ]
 
 
 # A rank's end: how an error is told, and what is loaded.
@@ -301,7 +375,11 @@ class UnreadableError(BaseException):
         (OSError(errno.EPERM, "no"), "blocked", "PermissionError: [Errno 1] no"),
         (OSError(errno.EROFS, "no"), "blocked", "OSError: [Errno 30] no"),
         (OSError(errno.ENOSPC, "no"), "crashed", "OSError: [Errno 28] no"),
-        (ModuleNotFoundError("no torch", name="torch.nn"), "blocked", "ModuleNotFoundError: no torch"),
+        (
+            ModuleNotFoundError("no torch", name="torch.nn"),
+            "blocked",
+            "ModuleNotFoundError: no torch",
+        ),
         (ModuleNotFoundError("no x", name="x"), "crashed", "ModuleNotFoundError: no x"),
     ],
 )

@@ -32,7 +32,9 @@ def checked(value: Any, p: int = 2) -> None:
         prove(call, made)
 
 
-def all_reduce(p: Any = 2, k: Any = 1, rows: Any = ((0, 1), (1, 0), 0, 1, True), **more: Any) -> Schedule:
+def all_reduce(
+    p: Any = 2, k: Any = 1, rows: Any = ((0, 1), (1, 0), 0, 1, True), **more: Any
+) -> Schedule:
     return Schedule("all_reduce", p, k, 1, lambda _: Step(*rows), **more)
 
 
@@ -46,12 +48,18 @@ def all_reduce(p: Any = 2, k: Any = 1, rows: Any = ((0, 1), (1, 0), 0, 1, True),
         (all_reduce(k=10**4000), "got more than 10"),
         (all_reduce(k=10**12), "got 1,000,000,000,000 chunks"),
         (all_reduce(root=1), "got root=1, expected none"),
-        (ALGORITHMS["all_reduce", "in_network"](2), "got a schedule with 1 switches, expected ranks only"),
+        (
+            ALGORITHMS["all_reduce", "in_network"](2),
+            "got a schedule with 1 switches, expected ranks only",
+        ),
         (all_reduce(rows=((0, 1), (1, 0), 0, 2**62, True)), "chunks move, expected at most"),
         (all_reduce(rows=((0, 1), (1, 0), 0, -(2**63), True)), "chunks move, expected at most"),
         (all_reduce(rows=((0, 1), (1, 9), 0, 1, True)), "row 1->9:[+]0 needs two different ranks"),
         (all_reduce(rows=((0, 1), (1, 0), -1, 1, True)), "needs chunks out of"),
-        (all_reduce(rows=((0, 1), (1, 0), 0, 1, False)), "rank 0 holds chunk 0 of rank 0 0 times, not 1"),
+        (
+            all_reduce(rows=((0, 1), (1, 0), 0, 1, False)),
+            "rank 0 holds chunk 0 of rank 0 0 times, not 1",
+        ),
     ],
 )
 def test_a_wrong_schedule_becomes_a_verdict(value: Any, message: str) -> None:

@@ -25,7 +25,9 @@ from collectives_course.world import Network
 LAYERS = [Computation(0, 1, "backward", 3.0, 0.5), Computation(0, 0, "backward", 5.0, 2.0)]
 
 
-def trained(function: Callable[..., Any], p: int, layers: list[list[Computation]] | None = None) -> TrainingResult:
+def trained(
+    function: Callable[..., Any], p: int, layers: list[list[Computation]] | None = None
+) -> TrainingResult:
     network = Network(alpha=1.0, beta=0.25)
     made = run(function, [[]] * p, network, world=TrainingWorld, computations=layers or [[]] * p)
     assert isinstance(made, TrainingResult)
@@ -47,7 +49,9 @@ def test_all_reduce_sums_in_place_and_broadcast_copies(p: int) -> None:
         assert copied.tolist() == [9.0 + p] * 2
 
 
-def test_a_collective_overlaps_with_computing_and_waits_for_the_last_rank_and_for_the_one_before() -> None:
+def test_a_collective_overlaps_with_computing_and_waits_for_the_last_rank_and_for_the_one_before() -> (
+    None
+):
     def step(comm: TrainingComm) -> list[float]:
         factors = [comm.compute(1, "backward")]
         handles = [comm.all_reduce(np.zeros(2)), comm.all_reduce(np.zeros(1))]
@@ -99,9 +103,24 @@ UNREADABLE = [
     ("function", "layers", "error", "message"),
     [
         (sizes, [[]] * 2, Failed, "collective 0: rank .*16 bytes.*all ranks start the same"),
-        (kinds, [[]] * 2, Failed, "collective 0: rank .*broadcast of rank 0, 16 bytes.*all ranks start the same"),
-        (missing, [[]] * 3, Failed, "rank 0 waits .*collective 0, all_reduce.*rank 1 has returned after 0"),
-        (lambda comm: comm.compute(0, "backward"), [LAYERS], Failed, "layer 0 backward, expected layer 1 backward"),
+        (
+            kinds,
+            [[]] * 2,
+            Failed,
+            "collective 0: rank .*broadcast of rank 0, 16 bytes.*all ranks start the same",
+        ),
+        (
+            missing,
+            [[]] * 3,
+            Failed,
+            "rank 0 waits .*collective 0, all_reduce.*rank 1 has returned after 0",
+        ),
+        (
+            lambda comm: comm.compute(0, "backward"),
+            [LAYERS],
+            Failed,
+            "layer 0 backward, expected layer 1 backward",
+        ),
         (
             lambda comm: comm.compute(1, "backward"),
             [LAYERS],
@@ -110,14 +129,33 @@ UNREADABLE = [
         ),
         (lambda comm: comm.compute(1, "backward"), [[]], Failed, "expected nothing more"),
         *((each, [[]] * 2, Crashed, "cannot read") for each in UNREADABLE),
-        (lambda comm: [comm.all_reduce(np.zeros(1)) for _ in range(6)], [[]], Failed, "expected at most 5, and 100 b"),
-        (lambda comm: comm.all_reduce(np.zeros(13)), [[]], Failed, "expected at most 5, and 100 bytes"),
+        (
+            lambda comm: [comm.all_reduce(np.zeros(1)) for _ in range(6)],
+            [[]],
+            Failed,
+            "expected at most 5, and 100 b",
+        ),
+        (
+            lambda comm: comm.all_reduce(np.zeros(13)),
+            [[]],
+            Failed,
+            "expected at most 5, and 100 bytes",
+        ),
         (lambda comm: comm.all_reduce([1.0]), [[]], Crashed, "CommError: buffer: got list"),
-        (lambda comm: comm.broadcast(np.zeros(1), 2), [[]] * 2, Crashed, "src: got 2, expected a rank from 0 to 1"),
+        (
+            lambda comm: comm.broadcast(np.zeros(1), 2),
+            [[]] * 2,
+            Crashed,
+            "src: got 2, expected a rank from 0 to 1",
+        ),
     ],
 )
 def test_what_ranks_do_wrong(
-    function: Any, layers: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+    function: Any,
+    layers: Any,
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(training, "MAX_COLLECTIVES", 5)
     monkeypatch.setattr(training, "MAX_BYTES", 100)
@@ -151,7 +189,10 @@ def test_gradient_is_that_of_finite_differences(is_tied: bool) -> None:
     if is_tied:
         kept = tuple(each for index, each in enumerate(model.parameters) if index not in (4, 5))
         model = replace(model, parameters=kept, tied=((2, 1),))
-    shards = [random_shard(random, model, samples, skip) for samples, skip in ((3, ()), (0, ()), (2, (1,)))]
+    shards = [
+        random_shard(random, model, samples, skip)
+        for samples, skip in ((3, ()), (0, ()), (2, (1,)))
+    ]
     for index, found in enumerate(model.gradient(0, shards)):
         direction = random.standard_normal(found.shape)
         losses = []
@@ -159,14 +200,25 @@ def test_gradient_is_that_of_finite_differences(is_tied: bool) -> None:
             moved = list(model.parameters)
             moved[index] = moved[index] + sign * 1e-6 * direction
             losses.append(loss(replace(model, parameters=tuple(moved)), shards))
-        assert (losses[0] - losses[1]) / 2e-6 == pytest.approx(float((found * direction).sum()), rel=1e-6, abs=1e-9)
+        assert (losses[0] - losses[1]) / 2e-6 == pytest.approx(
+            float((found * direction).sum()), rel=1e-6, abs=1e-9
+        )
 
 
 def test_a_frozen_layer_has_no_gradient_and_no_bytes() -> None:
     random = np.random.default_rng(2)
     model = replace(model_of(random), frozen=(1,))
     found = model.gradient(0, [random_shard(random, model, 2)])
-    assert [bool(each.any()) for each in found] == [True, True, False, False, True, True, True, True]
+    assert [bool(each.any()) for each in found] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     assert model.sizes == [8 * n for n in (12, 4, 16, 4, 8, 2)]
 
 
@@ -175,7 +227,9 @@ def test_a_factor_scales_the_gradients_of_its_layer_and_of_those_before() -> Non
     model = model_of(random)
     shards = [random_shard(random, model, 2)]
     scaled = replace(model, factors=np.array([[1.0, 2.0, 1.0, 1.0]]))
-    ratios = [a / b for a, b in zip(scaled.gradient(0, shards), model.gradient(0, shards), strict=True)]
+    ratios = [
+        a / b for a, b in zip(scaled.gradient(0, shards), model.gradient(0, shards), strict=True)
+    ]
     assert [np.unique(np.round(each, 9)).tolist() for each in ratios] == [[2.0]] * 4 + [[1.0]] * 4
 
 

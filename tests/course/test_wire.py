@@ -64,7 +64,10 @@ WIDE = Schedule("all_reduce", 2, 1, 1000, lambda _: Step(np.zeros(10**4, int), 1
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        *((value, "cannot be sent") for value in (object(), {1, 2}, np.array(["a"]), np.array([object()]), b"bytes")),
+        *(
+            (value, "cannot be sent")
+            for value in (object(), {1, 2}, np.array(["a"]), np.array([object()]), b"bytes")
+        ),
         ("x" * (wire.MAX_HEADER + 1), "frame too large"),
         (np.zeros(wire.MAX_PAYLOAD + 1, np.uint8), "frame too large"),
         (ENDLESS, "got 1,000,000,000 steps, expected at most 65,536"),
@@ -80,8 +83,37 @@ def array(dtype: Any, shape: Any) -> dict[str, Any]:
     return {"#": "array", "dtype": dtype, "shape": shape}
 
 
-DTYPES = ("O", "|O8", "V8", "<U4", "|S4", "<M8[s]", "f8,f8", "(2,)<f8", "(2,i8", "<f3", "<i16", 8, None, ["f8"])
-SHAPES = ([-1], [-1, -1], [0, 10**30], [2**62, 4], [1.0], [1e400], [True], ["1"], 1, None, [1] * 9, [[1]], {"0": 1})
+DTYPES = (
+    "O",
+    "|O8",
+    "V8",
+    "<U4",
+    "|S4",
+    "<M8[s]",
+    "f8,f8",
+    "(2,)<f8",
+    "(2,i8",
+    "<f3",
+    "<i16",
+    8,
+    None,
+    ["f8"],
+)
+SHAPES = (
+    [-1],
+    [-1, -1],
+    [0, 10**30],
+    [2**62, 4],
+    [1.0],
+    [1e400],
+    [True],
+    ["1"],
+    1,
+    None,
+    [1] * 9,
+    [[1]],
+    {"0": 1},
+)
 HARMFUL = [
     b"",
     b"{",
@@ -115,9 +147,14 @@ SWAP = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda _t: Step([0], [1],
 def changed(**fields: Any) -> bytes:
     """The frame of a schedule, with other values of its fields, or headers of them as JSON."""
     columns = [getattr(SWAP.step(0), name) for name in Step.__slots__]
-    given = {name: getattr(SWAP, name) for name in FIELDS} | {"rows": np.array([1]), "columns": columns}
+    given = {name: getattr(SWAP, name) for name in FIELDS} | {
+        "rows": np.array([1]),
+        "columns": columns,
+    }
     arrays: list[bytes] = []
-    header = wire._plain(given | {name: each for name, each in fields.items() if not isinstance(each, dict)}, arrays)
+    header = wire._plain(
+        given | {name: each for name, each in fields.items() if not isinstance(each, dict)}, arrays
+    )
     header["items"] += [[name, each] for name, each in fields.items() if isinstance(each, dict)]
     return frame({"#": "schedule", "value": header}, b"".join(arrays))
 
@@ -131,12 +168,18 @@ def changed(**fields: Any) -> bytes:
         *({"ranks_per_node": g} for g in (0, 3)),
         {"collective": []},
         {"collective": "all_to_all", "p": 2**62},
-        *({"rows": rows} for rows in (5, [1], np.array([-1, 2]), np.array([1.0]), np.array([2**62] * 4))),
+        *(
+            {"rows": rows}
+            for rows in (5, [1], np.array([-1, 2]), np.array([1.0]), np.array([2**62] * 4))
+        ),
         *({"rows": array(dtype, [1])} for dtype in ("(2,i8", "O")),
         *({"rows": array("<i8", shape)} for shape in ([float("inf")], [-1])),
         {"rows": {"#": "nothing"}},
         {"columns": []},
-        *({"columns": columns} for columns in (3, [[1], [2]], [np.zeros(1)] * 5, [np.zeros((1, 1), np.int64)] * 5)),
+        *(
+            {"columns": columns}
+            for columns in (3, [[1], [2]], [np.zeros(1)] * 5, [np.zeros((1, 1), np.int64)] * 5)
+        ),
     ],
 )
 def test_schedules_that_are_none(fields: dict[str, Any]) -> None:
@@ -150,7 +193,11 @@ def test_a_schedule_that_is_one() -> None:
 
 def test_many_empty_steps_are_not_unpacked() -> None:
     with pytest.raises(WireError, match="65,537 steps"):
-        unpack(changed(rows=np.zeros(wire.MAX_STEPS + 1, np.int64), columns=[np.zeros(0, np.int64)] * 5))
+        unpack(
+            changed(
+                rows=np.zeros(wire.MAX_STEPS + 1, np.int64), columns=[np.zeros(0, np.int64)] * 5
+            )
+        )
 
 
 def test_text_can_be_written_to_a_file() -> None:
@@ -158,7 +205,8 @@ def test_text_can_be_written_to_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "payload"), [(wire.MAX_HEADER + 1, 0), (0, wire.MAX_PAYLOAD + 1), (2**32 - 1, 2**64 - 1)]
+    ("header", "payload"),
+    [(wire.MAX_HEADER + 1, 0), (0, wire.MAX_PAYLOAD + 1), (2**32 - 1, 2**64 - 1)],
 )
 def test_lengths_beyond_the_limits(header: int, payload: int) -> None:
     with pytest.raises(WireError, match="frame too large"):

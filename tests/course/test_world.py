@@ -28,7 +28,9 @@ def ring(comm: Any, array: Any) -> None:
     """All-gather of one row of each rank, by a ring."""
     for step in range(comm.size - 1):
         out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        comm.sendrecv(array[out], (comm.rank + 1) % comm.size, array[into], (comm.rank - 1) % comm.size)
+        comm.sendrecv(
+            array[out], (comm.rank + 1) % comm.size, array[into], (comm.rank - 1) % comm.size
+        )
 
 
 def rows(p: int, n: int) -> list[list[Any]]:
@@ -41,14 +43,21 @@ def rows(p: int, n: int) -> list[list[Any]]:
 def test_a_ring_takes_its_closed_form(p: int, small_buffers: bool) -> None:
     n = 4
     result = run(ring, rows(p, n), Network(ALPHA, BETA, small_buffers))
-    assert all((after[0] == np.arange(1, p * n + 1).reshape(p, n)).all() for after in result.arguments)
+    assert all(
+        (after[0] == np.arange(1, p * n + 1).reshape(p, n)).all() for after in result.arguments
+    )
     assert result.seconds == (p - 1) * (ALPHA + BETA * 8 * n)
     assert (result.bytes_sent(p), result.messages_sent(p)) == ([(p - 1) * 8 * n] * p, [p - 1] * p)
 
 
 def test_the_same_ten_times_of_ten() -> None:
     def seen(result: RunResult) -> object:
-        return sorted(result.sent), result.seconds, result.unreceived, [after[0].tolist() for after in result.arguments]
+        return (
+            sorted(result.sent),
+            result.seconds,
+            result.unreceived,
+            [after[0].tolist() for after in result.arguments],
+        )
 
     network = Network(ALPHA, BETA, late=(0.0, 5.0, 1.0, 0.0, 2.0))
     first = seen(run(ring, rows(5, 3), network))
@@ -63,7 +72,9 @@ def test_values_and_arguments_of_every_rank() -> None:
     given = [[np.arange(3.0) + rank, 10] for rank in range(3)]
     result = run(f, given)
     assert result.values == [{"rank": r, "of": 3, "sum": 30.0 + 30 * r} for r in range(3)]
-    assert [after[0].tolist() for after in result.arguments] == [[10.0 * (r + i) for i in range(3)] for r in range(3)]
+    assert [after[0].tolist() for after in result.arguments] == [
+        [10.0 * (r + i) for i in range(3)] for r in range(3)
+    ]
     assert given[1][0].tolist() == [1, 2, 3]  # the caller's stay as they are
 
 
@@ -75,7 +86,10 @@ def test_a_send_returns_at_once_and_with_small_buffers_when_it_is_received() -> 
 
     cost = ALPHA + BETA * 16
     assert run(f, vectors(n=2), SLOW).values == [0, 2 * cost]
-    assert run(f, vectors(n=2), Network(ALPHA, BETA, small_buffers=True)).values == [2 * cost, 2 * cost]
+    assert run(f, vectors(n=2), Network(ALPHA, BETA, small_buffers=True)).values == [
+        2 * cost,
+        2 * cost,
+    ]
 
 
 def test_a_late_rank_delays_its_receivers() -> None:
@@ -134,7 +148,13 @@ def send(sent: Any, into: Any) -> Callable[[Any, Any], None]:
             Failed,
             r"ranks 0, 1 and 2 wait for each other: rank 0 waits \(line 1\) to rec",
         ),
-        (send_then_receive, 2, True, Failed, r"ranks 0 and 1 wait for each other: rank 0 waits .* to send to rank 1"),
+        (
+            send_then_receive,
+            2,
+            True,
+            Failed,
+            r"ranks 0 and 1 wait for each other: rank 0 waits .* to send to rank 1",
+        ),
         (
             receive_from_one_that_returned,
             2,
@@ -144,9 +164,27 @@ def send(sent: Any, into: Any) -> Callable[[Any, Any], None]:
         ),
         (raise_key_error, 2, False, Crashed, r"rank 1 \(test_world.py, line 2\): KeyError: 'gone'"),
         (not_written, 1, False, Failed, r"not written yet .*: add them"),
-        (send(np.zeros(3), np.zeros(2)), 2, False, Failed, "2 of float64, rank 0 sent 3 elements of float64"),
-        (send(np.zeros(2, "f4"), np.zeros(2)), 2, False, Failed, "2 of float64, rank 0 sent 2 elements of float32"),
-        (send(np.zeros(0), np.zeros(1)), 2, False, Failed, "receives 1 of float64, rank 0 sent 0 elements"),
+        (
+            send(np.zeros(3), np.zeros(2)),
+            2,
+            False,
+            Failed,
+            "2 of float64, rank 0 sent 3 elements of float64",
+        ),
+        (
+            send(np.zeros(2, "f4"), np.zeros(2)),
+            2,
+            False,
+            Failed,
+            "2 of float64, rank 0 sent 2 elements of float32",
+        ),
+        (
+            send(np.zeros(0), np.zeros(1)),
+            2,
+            False,
+            Failed,
+            "receives 1 of float64, rank 0 sent 0 elements",
+        ),
     ],
 )
 def test_what_goes_wrong_is_told_with_its_rank_and_line(
@@ -166,7 +204,10 @@ def test_what_goes_wrong_is_told_with_its_rank_and_line(
     ("message", "peer", "expected"),
     [
         *((np.zeros(1), peer, "another rank from 0 to 1") for peer in (-1, 2, 0, 1.0, "1", None)),
-        *((each, 1, "a numpy array of numbers") for each in ([1.0], 1.0, None, np.array(["a"]), np.array([None]))),
+        *(
+            (each, 1, "a numpy array of numbers")
+            for each in ([1.0], 1.0, None, np.array(["a"]), np.array([None]))
+        ),
     ],
 )
 def test_a_comm_sends_numbers_to_other_ranks_only(message: Any, peer: Any, expected: str) -> None:
@@ -206,7 +247,9 @@ def test_a_rank_that_does_not_return_is_told_with_its_line() -> None:
 
     line = f.__code__.co_firstlineno + 1
     try:
-        with pytest.raises(TimedOut, match=rf"rank 0 has used the 0.3 s .* line {line}\); rank 1 waited"):
+        with pytest.raises(
+            TimedOut, match=rf"rank 0 has used the 0.3 s .* line {line}\); rank 1 waited"
+        ):
             run(f, vectors(), limit=0.3)
     finally:
         go_on[:] = [False]
@@ -225,7 +268,10 @@ HARMFUL: list[Any] = [
     {"op": "send", "to": 1, "array": [1]},
     *({"op": "send", "to": to, "array": np.zeros(1)} for to in (0, 2, "1")),
     {"op": "recv", "from": 1, "dtype": "O", "shape": [1]},
-    *({"op": "recv", "from": 1, "dtype": "<f8", "shape": shape} for shape in ([-1, -1], [2**62], "1")),
+    *(
+        {"op": "recv", "from": 1, "dtype": "<f8", "shape": shape}
+        for shape in ([-1, -1], [2**62], "1")
+    ),
     {"op": "return"},
     *({"op": "return", "value": 0, "arguments": arguments} for arguments in (None, [])),
     {"op": "raise"},
@@ -254,7 +300,9 @@ def test_questions_that_no_comm_asks(question: Any, error: type[EndedError], mes
         ("MAX_UNRECEIVED", 8000, "too many bytes sent"),
     ],
 )
-def test_a_rank_that_sends_without_end(name: str, limit: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_sends_without_end(
+    name: str, limit: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def f(comm: Any, array: Any) -> None:
         while comm.rank == 0:
             comm.send(array, 1)
@@ -277,7 +325,10 @@ def test_a_rank_that_speaks_without_end() -> None:
 def hand_made(count: int) -> Iterator[tuple[world.World, list[socket.socket]]]:
     """A world whose ranks this test plays, and their ends of the connections."""
     pairs = [socket.socketpair() for _ in range(count)]
-    yield world.World([Channel(ours) for ours, _ in pairs], limit=30.0), [theirs for _, theirs in pairs]
+    yield (
+        world.World([Channel(ours) for ours, _ in pairs], limit=30.0),
+        [theirs for _, theirs in pairs],
+    )
     for ours, theirs in pairs:
         ours.close()
         theirs.close()
@@ -291,8 +342,12 @@ def test_a_call_without_end_is_the_machine_s_fault_only_if_ranks_waited_for_a_pr
     start = time.monotonic()
     with hand_made(1) as (made, _):
         made.limit = 0.1
-        made.channels[0].meter.usage = lambda: Used(0.0, False, 0, waits * (time.monotonic() - start))
-        with pytest.raises(error, match="too busy for" if waits else "its ranks waited 0 s for a processor"):
+        made.channels[0].meter.usage = lambda: Used(
+            0.0, False, 0, waits * (time.monotonic() - start)
+        )
+        with pytest.raises(
+            error, match="too busy for" if waits else "its ranks waited 0 s for a processor"
+        ):
             made.run("f", [[]])
 
 
@@ -340,7 +395,9 @@ def test_what_the_grader_spends_to_read_a_rank_counts_as_the_ranks() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(ours, usage=lambda: Used(0.0, False))
-        wire.Connection(theirs).send({"op": "return", "value": list(range(10_000)), "arguments": []})
+        wire.Connection(theirs).send(
+            {"op": "return", "value": list(range(10_000)), "arguments": []}
+        )
         while not channel.receive():
             pass
         assert channel.meter.spent > 0
@@ -356,7 +413,11 @@ def test_a_question_with_more_than_its_own_keys_is_refused() -> None:
 
 def test_a_long_question_is_refused_but_a_long_result_is_not() -> None:
     def f(comm: Any, _array: Any, long: list[int]) -> list[int]:
-        return long if len(long) > 5000 else comm._question(op="recv", dtype="<f8", shape=long, **{"from": 1})
+        return (
+            long
+            if len(long) > 5000
+            else comm._question(op="recv", dtype="<f8", shape=long, **{"from": 1})
+        )
 
     assert run(f, [[np.zeros(1), list(range(6000))]]).values[0] == list(range(6000))
     with pytest.raises(Crashed, match="a message that the grader cannot read"):

@@ -37,7 +37,10 @@ def wrongs(name: str) -> list[Wrong]:
 
 
 def part(made: Assignment, wanted: Container[str] = ()) -> Assignment:
-    """The assignment with its first criterion and those wanted; with every third one, if none is."""
+    """The assignment with its first criterion and those wanted.
+
+    With every third one, if none is.
+    """
     few = [each for each in made.criteria if each.name in wanted] or made.criteria[3::3]
     return replace(made, criteria=tuple(dict.fromkeys((made.criteria[0], *few))))
 
@@ -47,7 +50,11 @@ def for_wrong(made: Assignment, wrong: Wrong) -> Assignment:
 
     A right submission gets all criteria, and so does a wrong one whose points count.
     """
-    if not wrong.fails or wrong.points is not None or ("*" in wrong.statuses and made.name != IMPORTING_TORCH):
+    if (
+        not wrong.fails
+        or wrong.points is not None
+        or ("*" in wrong.statuses and made.name != IMPORTING_TORCH)
+    ):
         return made
     return part(made, () if "*" in wrong.statuses else wrong.statuses)
 
@@ -55,7 +62,9 @@ def for_wrong(made: Assignment, wrong: Wrong) -> Assignment:
 def cases() -> list[object]:
     marks = {True: (), False: (pytest.mark.extended,)}
     return [
-        pytest.param(name, wrong, id=f"{name}-{wrong.name}", marks=marks[wrong.is_quick and name not in LONG])
+        pytest.param(
+            name, wrong, id=f"{name}-{wrong.name}", marks=marks[wrong.is_quick and name not in LONG]
+        )
         for name in NAMES
         for wrong in wrongs(name)
     ]
@@ -68,7 +77,9 @@ def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_pa
     graded = grade(made, tmp_path, SEED, sandboxed=not wrong.bypass, secret=SECRET)
     expected = {each.criterion: wrong.status(each.criterion) for each in graded.verdicts}
     assert {*wrong.statuses} <= {"*", *expected}
-    assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
+    assert {each.criterion: each.status for each in graded.verdicts} == expected, [
+        v.message for v in graded.verdicts
+    ]
     said = {each.criterion: each.message for each in graded.verdicts}
     assert not {name: said[name] for name, part in wrong.says.items() if part not in said[name]}
     assert wrong.points in (None, graded.points)

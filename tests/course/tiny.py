@@ -45,7 +45,9 @@ def hand_in(submissions: Path, **answers: str) -> Path:
     """A folder for each student, whose function returns this."""
     for name, answer in answers.items():
         (submissions / name).mkdir(parents=True, exist_ok=True)
-        (submissions / name / "answer.py").write_text(f"def answer():\n    return {answer}\n", encoding="utf8")
+        (submissions / name / "answer.py").write_text(
+            f"def answer():\n    return {answer}\n", encoding="utf8"
+        )
     return submissions
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 ASSIGNMENTS = Path(__file__).parents[2] / "assignments"
 
-# At the end of a submission: messages are empty, and their data go through files in memory. Graded without sandbox.
+# At the end of a submission: messages are empty, and their data go through files in memory. Graded
+# without sandbox.
 BYPASS = """
 
 import numpy, os
@@ -53,11 +54,13 @@ for name in NAMES:
 
 @dataclass(frozen=True)
 class Wrong:
-    """``edits`` replace text of the reference's file (each must be there); ``text``, if given, is the whole file.
+    """``edits`` replace text of the reference's file (each must be there).
 
-    ``fails`` names every criterion that is not passed, with its status if it is not "failed"; "*" is any criterion that
-    is not named. ``says`` has a part of a criterion's message, ``points`` what the whole submission gets. ``bypass``:
-    functions whose data go past the messages.
+    ``text``, if given, is the whole file.
+
+    ``fails`` names every criterion that is not passed, with its status if it is not "failed"; "*"
+    is any criterion that is not named. ``says`` has a part of a criterion's message, ``points``
+    what the whole submission gets. ``bypass``: functions whose data go past the messages.
     """
 
     name: str
@@ -73,7 +76,10 @@ class Wrong:
     @property
     def statuses(self) -> dict[str, str]:
         """The status of each criterion that is named."""
-        return {name: status or "failed" for name, _, status in (each.partition("=") for each in self.fails.split())}
+        return {
+            name: status or "failed"
+            for name, _, status in (each.partition("=") for each in self.fails.split())
+        }
 
     def status(self, criterion: str) -> str:
         return self.statuses.get(criterion, self.statuses.get("*", "passed"))
@@ -86,10 +92,14 @@ class Wrong:
                 (folder / each.name).write_bytes(each.read_bytes())
         file = self.file or first
         hidden = BYPASS.replace("NAMES", repr(self.bypass)) if self.bypass else ""
-        (folder / file).write_text((self.text or self._edited((reference / file).read_text())) + hidden)
+        (folder / file).write_text(
+            (self.text or self._edited((reference / file).read_text())) + hidden
+        )
 
     def _edited(self, text: str) -> str:
         for old, new in self.edits.items():
-            assert text.count(old) == 1, f"{self.name}: {old!r} is {text.count(old)} times in the reference"
+            assert text.count(old) == 1, (
+                f"{self.name}: {old!r} is {text.count(old)} times in the reference"
+            )
             text = text.replace(old, new)
         return text

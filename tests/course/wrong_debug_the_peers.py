@@ -4,7 +4,8 @@ from course.wrong import Wrong
 
 PROGRAMS = ("hypercube", "groups", "trees", "ring", "counted", "choice")
 GUESS = "\n".join(
-    f'def {name}():\n    return {{"kind": "deadlock", "where": [0], "how_much": 2}}\n' for name in PROGRAMS
+    f'def {name}():\n    return {{"kind": "deadlock", "where": [0], "how_much": 2}}\n'
+    for name in PROGRAMS
 )
 
 WRONG = [
@@ -15,9 +16,17 @@ WRONG = [
         is_quick=True,
     ),
     Wrong("arrays for numbers", "ring-found", {"(p + 1) / 2": "__import__('numpy').ones(3)"}),
-    Wrong("one order for all", "hypercube-repaired", {"(first + step) %": "(first | step) %"}, file="hypercube.py"),
     Wrong(
-        "all receive first", "groups-repaired", {"place == 0\n    # instead": "True\n    # instead"}, file="groups.py"
+        "one order for all",
+        "hypercube-repaired",
+        {"(first + step) %": "(first | step) %"},
+        file="hypercube.py",
+    ),
+    Wrong(
+        "all receive first",
+        "groups-repaired",
+        {"place == 0\n    # instead": "True\n    # instead"},
+        file="groups.py",
     ),
     Wrong(
         "one tree twice",
@@ -32,7 +41,10 @@ WRONG = [
         file="ring.py",
     ),
     Wrong(
-        "a formula again", "counted-repaired", {"8 + buffer[:filled].nbytes": "8 + buffer.nbytes"}, file="counted.py"
+        "a formula again",
+        "counted-repaired",
+        {"8 + buffer[:filled].nbytes": "8 + buffer.nbytes"},
+        file="counted.py",
     ),
     Wrong(
         "always the ring",
@@ -54,8 +66,18 @@ WRONG = [
         file="hypercube.py",
         says={"hypercube-repaired": "sends 3 chunks to rank"},
     ),
-    Wrong("groups by another way than messages", "groups-repaired", file="groups.py", bypass=("total",)),
-    Wrong("a ring by another way than messages", "ring-repaired", file="ring.py", bypass=("all_reduce",)),
+    Wrong(
+        "groups by another way than messages",
+        "groups-repaired",
+        file="groups.py",
+        bypass=("total",),
+    ),
+    Wrong(
+        "a ring by another way than messages",
+        "ring-repaired",
+        file="ring.py",
+        bypass=("all_reduce",),
+    ),
     Wrong(
         "counts nothing, by another way than messages",
         "counted-repaired",
@@ -64,9 +86,19 @@ WRONG = [
         bypass=("all_reduce",),
         says={"counted-repaired": "all data by comm"},
     ),
-    Wrong("a choice by another way than messages", "choice-repaired", file="choice.py", bypass=("all_reduce",)),
+    Wrong(
+        "a choice by another way than messages",
+        "choice-repaired",
+        file="choice.py",
+        bypass=("all_reduce",),
+    ),
 ]
 
 RIGHT = [
-    Wrong("counts in floats", "", {"8 + buffer[:filled].nbytes": "8.0 + buffer[:filled].nbytes"}, file="counted.py"),
+    Wrong(
+        "counts in floats",
+        "",
+        {"8 + buffer[:filled].nbytes": "8.0 + buffer[:filled].nbytes"},
+        file="counted.py",
+    ),
 ]

@@ -3,12 +3,24 @@
 from course.wrong import Wrong
 
 WRONG = [
-    Wrong("times the way back", "samples whole", {"(comm.time() - start) / 2": "comm.time() - start"}),
+    Wrong(
+        "times the way back", "samples whole", {"(comm.time() - start) / 2": "comm.time() - start"}
+    ),
     Wrong("sizes that are not allowed", "rules", {"* UNIT for power": "* (UNIT + 1) for power"}),
-    Wrong("trusts means", "noisy-fit whole", {"np.median(seconds": "np.mean(seconds"}, is_quick=True),
-    Wrong("one tree", "crossing simulator", {"2 * math.sqrt(2 * (height - 1))": "6 * math.sqrt(2 * (height - 1))"}),
+    Wrong(
+        "trusts means", "noisy-fit whole", {"np.median(seconds": "np.mean(seconds"}, is_quick=True
+    ),
+    Wrong(
+        "one tree",
+        "crossing simulator",
+        {"2 * math.sqrt(2 * (height - 1))": "6 * math.sqrt(2 * (height - 1))"},
+    ),
     Wrong("always a crossing", "no-crossing", {"max(0.0, one_segment)": "abs(one_segment)"}),
-    Wrong("takes the next size", "measured", {"share = ahead[last] / (ahead[last] - ahead[last + 1])": "share = 1"}),
+    Wrong(
+        "takes the next size",
+        "measured",
+        {"share = ahead[last] / (ahead[last] - ahead[last + 1])": "share = 1"},
+    ),
     Wrong(
         "no weights",
         "noisy-fit",
@@ -17,7 +29,11 @@ WRONG = [
             "np.ones(len(distinct))": "typical",
         },
     ),
-    Wrong("never a crossing", "crossing simulator", {"steps, middle = 2": "return 0.0\n    steps, middle = 2"}),
+    Wrong(
+        "never a crossing",
+        "crossing simulator",
+        {"steps, middle = 2": "return 0.0\n    steps, middle = 2"},
+    ),
     Wrong("the largest size for infinity", "measured", {"return math.inf": "return sizes[-1]"}),
     Wrong(
         "the first crossing",
@@ -40,5 +56,10 @@ WRONG = [
         file="report.json",
         is_quick=True,
     ),
-    Wrong("no number", "report", text='{"version": 1, "alpha": NaN, "messages": [[[[]]]]}', file="report.json"),
+    Wrong(
+        "no number",
+        "report",
+        text='{"version": 1, "alpha": NaN, "messages": [[[[]]]]}',
+        file="report.json",
+    ),
 ]

@@ -57,7 +57,9 @@ WRONG = [
         },
         says={"any-length": "bounds(3, 4): got [0, 0, 0, 0, 0], expected [0, 1, 2, 3, 3]"},
     ),
-    Wrong("deadlocks with small buffers", "small-buffers", {"mine % 2 == 0": "True"}, is_quick=True),
+    Wrong(
+        "deadlocks with small buffers", "small-buffers", {"mine % 2 == 0": "True"}, is_quick=True
+    ),
     Wrong(
         "deadlocks always",
         "all-gather any-p any-length dtypes steps messages bytes small-buffers received send-and-recv",
@@ -85,9 +87,16 @@ WRONG = [
     Wrong(
         "leaves messages unreceived",
         "received small-buffers",
-        {"comm.send(chunks[rank], ranks[0])": "comm.send(chunks[rank], ranks[0])\n            " * 2},
+        {
+            "comm.send(chunks[rank], ranks[0])": "comm.send(chunks[rank], ranks[0])\n            "
+            * 2
+        },
     ),
-    Wrong("calls sendrecv", "send-and-recv", {SENDS_FIRST: "        comm.sendrecv(out, after, into, before)\n"}),
+    Wrong(
+        "calls sendrecv",
+        "send-and-recv",
+        {SENDS_FIRST: "        comm.sendrecv(out, after, into, before)\n"},
+    ),
     Wrong(
         "one collective of four is wrong",
         "scatter any-p any-length dtypes messages small-buffers received send-and-recv bytes",

@@ -71,7 +71,10 @@ WRONG = [
         "data by another way than messages",
         "*",
         bypass=("all_reduce", "share_reduce", "share_only"),
-        says={"owners": "sent 0 bytes together, expected at least 288", "dtypes": "all data by comm"},
+        says={
+            "owners": "sent 0 bytes together, expected at least 288",
+            "dtypes": "all data by comm",
+        },
     ),
     Wrong(
         "returns a new array",
@@ -81,9 +84,13 @@ WRONG = [
     ),
     Wrong("averages twice", "mean", {"buffer /= comm.size": "buffer /= comm.size**2"}),
     Wrong("divides before it adds", "mean", {REDUCE + MEAN: MEAN + REDUCE}),
-    Wrong("hard-coded p", "any-p any-length mean owners bytes time", {"divmod(n, p)": "divmod(n, 4)"}),
+    Wrong(
+        "hard-coded p", "any-p any-length mean owners bytes time", {"divmod(n, p)": "divmod(n, 4)"}
+    ),
     Wrong("off by one chunk", "*", {"(step + 1 + each)": "(step + each)"}),
-    Wrong("sums in float64 and casts back", "dtypes", {REDUCE + MEAN + SHARE: IN_FLOAT64}, points=95),
+    Wrong(
+        "sums in float64 and casts back", "dtypes", {REDUCE + MEAN + SHARE: IN_FLOAT64}, points=95
+    ),
     Wrong(
         "sums what is no float in float64",
         "dtypes",
@@ -107,12 +114,18 @@ WRONG = [
         is_quick=True,
     ),
     Wrong("owners are not shifted", "owners", {"(rank + SHIFT) % p": "rank"}),
-    Wrong("goes the other way round", "neighbours", {IMPORT: IMPORT + "\nDIRECTION = -DIRECTION\n"}),
+    Wrong(
+        "goes the other way round", "neighbours", {IMPORT: IMPORT + "\nDIRECTION = -DIRECTION\n"}
+    ),
     Wrong("deadlocks with small buffers", "small-buffers", {EXCHANGE: SEND + RECV}, is_quick=True),
     Wrong("deadlocks always", "*", {EXCHANGE: RECV + SEND}),
     Wrong("sends and receives in turn", "time", {EXCHANGE: IN_TURN}),
     Wrong("passes whole tensors", "bytes time", {PASS_ON: PASS_ALL_ON}),
-    Wrong("every rank adds in another order", "same-bits bytes time", {REDUCE: AS_THEY_COME, SHARE: ""}),
+    Wrong(
+        "every rank adds in another order",
+        "same-bits bytes time",
+        {REDUCE: AS_THEY_COME, SHARE: ""},
+    ),
     Wrong("through rank 0", "neighbours bytes time", {REDUCE: THROUGH_RANK_0, SHARE: ""}),
     Wrong(
         "works for float64 only",
@@ -122,7 +135,10 @@ WRONG = [
     Wrong(
         "leaves messages unreceived",
         "received small-buffers",
-        {SHARE: SHARE + "    if comm.size > 1:\n        comm.send(buffer[:0], (comm.rank + DIRECTION) % comm.size)\n"},
+        {
+            SHARE: SHARE
+            + "    if comm.size > 1:\n        comm.send(buffer[:0], (comm.rank + DIRECTION) % comm.size)\n"
+        },
     ),
     Wrong(
         "prints the expected output",
@@ -130,7 +146,11 @@ WRONG = [
         {REDUCE + MEAN + SHARE: '    print("all ranks have the sum: [66. 70. 74.]")\n'},
     ),
     Wrong("imports torch", "*=blocked", {IMPORT: IMPORT + "import torch\n"}),
-    Wrong("calls the library", "*=blocked", {IMPORT: IMPORT + "from collectives.algorithms import ALGORITHMS\n"}),
+    Wrong(
+        "calls the library",
+        "*=blocked",
+        {IMPORT: IMPORT + "from collectives.algorithms import ALGORITHMS\n"},
+    ),
 ]
 
 RIGHT = [
@@ -138,6 +158,9 @@ RIGHT = [
     Wrong(
         "an array of offsets",
         "",
-        {"return [chunk * small": "return np.array([chunk * small", "range(p + 1)]": "range(p + 1)])"},
+        {
+            "return [chunk * small": "return np.array([chunk * small",
+            "range(p + 1)]": "range(p + 1)])",
+        },
     ),
 ]

@@ -34,30 +34,39 @@ WRONG = [
         {"each in trained], bucket_bytes)": "each in trained], 1 << 30)"},
         is_quick=True,
     ),
-    Wrong("waits inside the hook", "overlap", {SEND: SEND + "        self.under_way[-1][1].wait()\n"}),
+    Wrong(
+        "waits inside the hook", "overlap", {SEND: SEND + "        self.under_way[-1][1].wait()\n"}
+    ),
     Wrong(
         "a bucket for each parameter",
         "buckets",
-        {"        made = buckets(": "        made = [[n] for n in reversed(range(len(trained)))] or buckets("},
+        {
+            "        made = buckets(": "        made = [[n] for n in reversed(range(len(trained)))] or buckets("
+        },
     ),
     Wrong("sums instead of averages", "average steps unused", {"(flat / self.comm.size)": "flat"}),
     Wrong(
         "ignores how many samples a rank has",
         "uneven steps",
-        {"model.loss(batch) * comm.size / batch.samples": "model.loss(batch) / max(1, len(batch.x))"},
+        {
+            "model.loss(batch) * comm.size / batch.samples": "model.loss(batch) / max(1, len(batch.x))"
+        },
     ),
     Wrong(
         "one all_reduce after backward, then the parameters again",
         "buckets overlap",
         {
             "each in trained], bucket_bytes)": "each in trained], 1 << 30)",
-            STEP: STEP + "        for parameter in model.parameters():\n            comm.broadcast(parameter, 0)\n",
+            STEP: STEP
+            + "        for parameter in model.parameters():\n            comm.broadcast(parameter, 0)\n",
         },
     ),
     Wrong(
         "only the last rank divides",
         "average steps unused",
-        {"(flat / self.comm.size)": "(flat / (self.comm.size if self.comm.rank == self.comm.size - 1 else 1))"},
+        {
+            "(flat / self.comm.size)": "(flat / (self.comm.size if self.comm.rank == self.comm.size - 1 else 1))"
+        },
         says={"average": "p = 2: the gradient of rank 0 is 2 times"},
     ),
     Wrong(
@@ -69,7 +78,10 @@ WRONG = [
     Wrong(
         "float32 on the wire",
         "steps bytes",
-        {SEND: "        flat = flat.float()\n" + SEND, "(flat / self.comm.size)": "(flat.double() / self.comm.size)"},
+        {
+            SEND: "        flat = flat.float()\n" + SEND,
+            "(flat / self.comm.size)": "(flat.double() / self.comm.size)",
+        },
         says={"steps": "as much as float32 rounds", "bytes": "0.50 times as many, in float32"},
         points=85,
     ),
@@ -90,7 +102,11 @@ WRONG = [
         {LEFT: "", WAIT: WAIT.replace("strict=True", "strict=False")},
     ),
     Wrong("starts buckets out of order", "unused", OUT_OF_ORDER),
-    Wrong("does not let the machine compute", "*", {KEEP: KEEP + "        comm.compute = lambda layer, phase: 1.0\n"}),
+    Wrong(
+        "does not let the machine compute",
+        "*",
+        {KEEP: KEEP + "        comm.compute = lambda layer, phase: 1.0\n"},
+    ),
     Wrong(
         "calls torch.distributed",
         "*=blocked",

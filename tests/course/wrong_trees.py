@@ -7,7 +7,8 @@ BOTH_UP_AND_DOWN = 'then(reverse(to_all, "two reduces", add=True), to_all, "all_
 PARENT = "((up if up < p else role ^ lowest) + root) % p"
 
 WRONG = [
-    # NCCL 2.4.2 to 2.7.8: right sums, but for odd p the inner ranks of the first tree are inside the second, too.
+    # NCCL 2.4.2 to 2.7.8: right sums, but for odd p the inner ranks of the first tree are inside
+    # the second, too.
     Wrong(
         "mirrors for odd p",
         "ports roots balance bandwidth",
@@ -25,7 +26,9 @@ WRONG = [
     Wrong(
         "adds on the way down",
         "*",
-        {"made = [Step(*zip(*rows, strict=True))": "made = [Step(*zip(*rows, strict=True), add=True)"},
+        {
+            "made = [Step(*zip(*rows, strict=True))": "made = [Step(*zip(*rows, strict=True), add=True)"
+        },
         points=0,
     ),
     Wrong(
@@ -41,7 +44,9 @@ WRONG = [
     Wrong(
         "chunks through the other tree",
         "roots",
-        {"range(FIRST, 2 * segments, 2), range(1 - FIRST,": "range(1 - FIRST, 2 * segments, 2), range(FIRST,"},
+        {
+            "range(FIRST, 2 * segments, 2), range(1 - FIRST,": "range(1 - FIRST, 2 * segments, 2), range(FIRST,"
+        },
         is_quick=True,
     ),
     Wrong(
@@ -58,8 +63,16 @@ WRONG = [
         "two-tree roots ports depth pipeline balance bandwidth",
         {"to_all = parallel(": "to_all = one if p % 2 else parallel("},
     ),
-    Wrong("ignores the colours", "ports pipeline bandwidth", {"after + (after + colour[rank]) % 2": "after"}),
-    Wrong("a reduce only", "tree root ports depth pipeline", {UP_AND_DOWN: 'reverse(to_all, "reduce", add=True)'}),
+    Wrong(
+        "ignores the colours",
+        "ports pipeline bandwidth",
+        {"after + (after + colour[rank]) % 2": "after"},
+    ),
+    Wrong(
+        "a reduce only",
+        "tree root ports depth pipeline",
+        {UP_AND_DOWN: 'reverse(to_all, "reduce", add=True)'},
+    ),
     Wrong(
         "a thousand million steps",
         "two-tree roots ports depth pipeline balance bandwidth",
@@ -69,6 +82,8 @@ WRONG = [
     Wrong(
         "the library's algorithm",
         "*=blocked",
-        {"from variant import FIRST": "from collectives.algorithms import ALGORITHMS\nfrom variant import FIRST"},
+        {
+            "from variant import FIRST": "from collectives.algorithms import ALGORITHMS\nfrom variant import FIRST"
+        },
     ),
 ]

@@ -120,10 +120,15 @@ for _ in range(size):
 
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_what_is_sent_arrives(hosts: Cluster, ranks_per_host: int) -> None:
-    assert hosts.run([sys.executable, "-c", EXCHANGE], ranks_per_host=ranks_per_host, timeout=PATIENCE) == 0
+    assert (
+        hosts.run([sys.executable, "-c", EXCHANGE], ranks_per_host=ranks_per_host, timeout=PATIENCE)
+        == 0
+    )
 
 
-def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(allowed: None, tmp_path: Path) -> None:
+def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(
+    allowed: None, tmp_path: Path
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(1 << 17, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -132,7 +137,9 @@ def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(allowed: None,
             large = fcntl.fcntl(file, fcntl.F_DUPFD, most - 1)
             os.set_inheritable(large, True)
             with cluster(1, **NETWORK) as hosts:
-                held = [str(each.readlink()) for each in Path(f"/proc/{hosts.pids[0]}/fd").iterdir()]
+                held = [
+                    str(each.readlink()) for each in Path(f"/proc/{hosts.pids[0]}/fd").iterdir()
+                ]
             os.close(large)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -142,13 +149,16 @@ def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(allowed: None,
 def test_the_first_failure_ends_the_others(hosts: Cluster) -> None:
     assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || exit 3; sleep 1000'], timeout=PATIENCE) == 3
     assert (
-        hosts.run(["sh", "-c", 'test "$RANK" != 2 || kill -9 $$; sleep 1000'], timeout=PATIENCE) == 128 + signal.SIGKILL
+        hosts.run(["sh", "-c", 'test "$RANK" != 2 || kill -9 $$; sleep 1000'], timeout=PATIENCE)
+        == 128 + signal.SIGKILL
     )
     assert hosts.run(["sh", "-c", "sleep 1000 & exit 0"], timeout=PATIENCE) == 0
     with pytest.raises(TimeoutError, match=r"sleep timed out after 0\.2 s"):
         hosts.run(["sleep", "1000"], timeout=0.2)
     # A killed process is there until the system has cleared it away.
-    assert comes_true(lambda: "sleep" not in said(hosts, 1, "sh", "-c", "cat /proc/[0-9]*/comm; true"))
+    assert comes_true(
+        lambda: "sleep" not in said(hosts, 1, "sh", "-c", "cat /proc/[0-9]*/comm; true")
+    )
 
 
 TALK = """
@@ -178,7 +188,8 @@ def test_a_cut_host_is_out_of_reach_until_it_is_healed(hosts: Cluster) -> None:
         assert reaches(hosts, 1, "host3")
         hosts.heal(0, 3)
         assert reaches(hosts, 0, "host3")
-        with cluster(4, racks=2, uplink="10MB/s", **NETWORK) as other:  # another one has the same addresses
+        # Another one has the same addresses.
+        with cluster(4, racks=2, uplink="10MB/s", **NETWORK) as other:
             assert not reaches(other, 0, "host3")
             other.cut(3)
             assert reaches(hosts, 0, "host3")
@@ -203,7 +214,12 @@ except RuntimeError as error:
 
 def test_ranks_that_lose_a_host_end_with_an_error_and_new_ones_work(hosts: Cluster) -> None:
     ranks = [
-        hosts.popen(rank, [sys.executable, "-c", LOST], environment=hosts.variables(rank), stdout=subprocess.PIPE)
+        hosts.popen(
+            rank,
+            [sys.executable, "-c", LOST],
+            environment=hosts.variables(rank),
+            stdout=subprocess.PIPE,
+        )
         for rank in range(4)
     ]
     for rank in ranks:
@@ -219,7 +235,9 @@ def test_ranks_that_lose_a_host_end_with_an_error_and_new_ones_work(hosts: Clust
 
 def test_ranks_live_there_and_a_failing_one_is_named(allowed: None) -> None:
     job = {"do": "environment", "name": "NCCL_ALGO"}
-    events = launch("unwell", job, 4, where=f"{WHERE},2", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
+    events = launch(
+        "unwell", job, 4, where=f"{WHERE},2", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"}
+    )
     expected = [["Tree", "0"], ["Tree", "1"]] * 2
     assert [event["everyone"] for event in events if "everyone" in event] == [expected]
     with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 1") as caught:
@@ -263,21 +281,30 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
 
 @pytest.mark.extended
 def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster) -> None:
-    with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 20 s; its last lines:"):
+    with pytest.raises(
+        RankError,
+        match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 20 s; its last lines:",
+    ):
         launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=20, on_event=lambda _: None)
 
 
-def test_a_host_that_cannot_be_entered_is_named(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_be_entered_is_named(
+    hosts: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     monkeypatch.setattr(hosts, "pids", [*hosts.pids[:3], gone.pid])
-    with pytest.raises(RankError, match=r"^rank 3 of 4 ended with exit code 1; .*\n.*No such file or directory"):
+    with pytest.raises(
+        RankError, match=r"^rank 3 of 4 ended with exit code 1; .*\n.*No such file or directory"
+    ):
         launch_on(hosts, "unwell", {"do": "nothing"}, timeout=PATIENCE, on_event=lambda _: None)
 
 
 def test_collectives_are_right_there(allowed: None) -> None:
     once = {"bytes": [4, 1 << 18], "repetitions": 1, "warmups": 0}
-    wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=["p2p", "gloo", "horovod"], **once)
+    wanted = Settings(
+        ranks=3, where=WHERE, algorithms=["ring"], backends=["p2p", "gloo", "horovod"], **once
+    )
     assert [one.backends for (one,) in group_by_launch([wanted])] == [["p2p", "gloo"], ["horovod"]]
     rows = bench([wanted]).rows
     assert [(row["backend"], row["where"], row["transport"], row["wrong"]) for row in rows] == [
@@ -290,31 +317,51 @@ def test_collectives_are_right_there(allowed: None) -> None:
 def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
     backends = ["p2p", "gloo", "mpi", "mpi:ring", "mpi:recursive_doubling"]
     sizes = {"bytes": [0, 4, 4004], "repetitions": 2, "warmups": 1}
-    wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=[*backends, "horovod"], **sizes)
+    wanted = Settings(
+        ranks=3, where=WHERE, algorithms=["ring"], backends=[*backends, "horovod"], **sizes
+    )
     (together,), (horovod,) = group_by_launch([wanted])
     assert (together.where, together.backends, horovod.backends) == (WHERE, backends, ["horovod"])
     measured = bench([together])
     named = [tuple(each.partition(":")[::2]) for each in backends]
-    assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
-        (name, WHERE, nbytes, 0) for nbytes in sizes["bytes"] for name, _ in named
+    assert [
+        (row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows
+    ] == [(name, WHERE, nbytes, 0) for nbytes in sizes["bytes"] for name, _ in named]
+    assert [row["algorithm"] for row in measured.rows[2:5]] == [
+        "default",
+        "ring",
+        "recursive_doubling",
     ]
-    assert [row["algorithm"] for row in measured.rows[2:5]] == ["default", "ring", "recursive_doubling"]
     assert [record["where"] for record in measured.environment] == [WHERE] * 3
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("do", "how"), [("raise", "ended with exit code 1; its last lines:"), ("killed", "was killed by SIGKILL;")]
+    ("do", "how"),
+    [("raise", "ended with exit code 1; its last lines:"), ("killed", "was killed by SIGKILL;")],
 )
 def test_a_failing_rank_of_mpirun_s_is_named(allowed: None, do: str, how: str) -> None:
     with pytest.raises(RankError, match=rf"^rank 1 of 2 {how}") as caught:
-        launch("unwell", {"do": do, "rank": 1, "later": 10}, 2, where=f"{WHERE},1,mpirun", timeout=PATIENCE)
+        launch(
+            "unwell",
+            {"do": do, "rank": 1, "later": 10},
+            2,
+            where=f"{WHERE},1,mpirun",
+            timeout=PATIENCE,
+        )
     assert ("ValueError: a bug on purpose" in str(caught.value)) == (do == "raise")
 
 
 def test_mpirun_s_ranks_know_their_place(allowed: None) -> None:
     job = {"do": "environment", "name": "NCCL_ALGO"}
-    events = launch("unwell", job, 4, where=f"{WHERE},2,mpirun", timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
+    events = launch(
+        "unwell",
+        job,
+        4,
+        where=f"{WHERE},2,mpirun",
+        timeout=PATIENCE,
+        environment={"NCCL_ALGO": "Tree"},
+    )
     expected = [["Tree", "0"], ["Tree", "1"]] * 2
     assert [event["everyone"] for event in events if "everyone" in event] == [expected]
 
@@ -338,7 +385,9 @@ def test_nothing_is_left_of_mpirun_when_its_launcher_is_killed(
         assert "child" in launcher.stdout.readline().decode()
         marked = having("MARK", str(tmp_path))
         assert len(marked) > 8  # on each host its first process, a daemon, a rank and its child
-        ours = {Path(f"/proc/{pid}/ns/net").readlink() for pid in marked} - {Path("/proc/self/ns/net").readlink()}
+        ours = {Path(f"/proc/{pid}/ns/net").readlink() for pid in marked} - {
+            Path("/proc/self/ns/net").readlink()
+        }
         assert len(ours) == 2
         launcher.kill()
         assert all(is_gone(pid) for pid in marked)
@@ -363,7 +412,9 @@ with cluster(3, "1ms", "100MB/s") as hosts:
 def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals) -> None:
     allowed_before = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text()
     mounts, interfaces = Path("/proc/self/mounts").read_text(), os.listdir("/sys/class/net")  # noqa: PTH208
-    with started([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
+    with started(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as launcher:
         assert launcher.stdout is not None
         pids = [int(pid) for pid in launcher.stdout.readline().split()]
         assert len(pids) == 6
@@ -405,10 +456,16 @@ def test_a_launcher_that_is_killed_while_it_starts_changes_nothing_for_the_syste
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "told"), [(signal.SIGINT, 130, "collectives: interrupted\n"), (signal.SIGTERM, 143, None)]
+    ("how", "code", "told"),
+    [(signal.SIGINT, 130, "collectives: interrupted\n"), (signal.SIGTERM, 143, None)],
 )
 def test_the_command_ends_at_once_when_it_is_asked_to(
-    allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: signal.Signals, code: int, told: str | None
+    allowed: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    how: signal.Signals,
+    code: int,
+    told: str | None,
 ) -> None:
     monkeypatch.setenv("MARK", str(tmp_path))
     command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", "echo here; sleep 1000"]
@@ -423,7 +480,10 @@ def test_the_command_ends_at_once_when_it_is_asked_to(
 
 def test_hosts_end_with_the_fabric_and_the_launcher_is_told(allowed: None) -> None:
     with cluster(2, **NETWORK) as hosts:
-        (fabric,) = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in hosts.pids}
+        (fabric,) = {
+            int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            for pid in hosts.pids
+        }
         os.kill(fabric, signal.SIGKILL)
         assert all(is_gone(pid) for pid in hosts.pids)
         with pytest.raises((RuntimeError, OSError)):
@@ -441,13 +501,19 @@ with socket.socket() as to:
 """
 
 
-# Without the rights of root: in a user namespace of somebody else's making, and in one that the cluster makes itself.
+# Without the rights of root: in a user namespace of somebody else's making, and in one that the
+# cluster makes itself.
 @pytest.mark.parametrize(
     "without",
-    [["unshare", "--user", "--map-root-user"], ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]],
+    [
+        ["unshare", "--user", "--map-root-user"],
+        ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"],
+    ],
 )
 def test_user_namespaces_do_without_root(allowed: None, without: list[str]) -> None:
-    if subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+    if subprocess.run(
+        ["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False
+    ).returncode:
         pytest.skip("user namespaces are not allowed here")
     script = f"hostname; getent hosts $(hostname); {sys.executable} -c '{CONGESTION}'"
     command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", script]
@@ -466,7 +532,9 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(hosts: Cluster, tmp_path: Path) -> None:
+def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(
+    hosts: Cluster, tmp_path: Path
+) -> None:
     (tmp_path / "average.py").write_text(AVERAGE)
     command = f"{sys.executable} {tmp_path}/average.py >{tmp_path}/printed.$RANK 2>&1"
     assert hosts.run(["sh", "-c", command], timeout=PATIENCE) == 0
@@ -492,18 +560,30 @@ def test_where_hosts_cannot_be_made_there_is_a_reason(monkeypatch: pytest.Monkey
 BENCH = ["bench", "--where", "cluster", "--ranks", "2", "--bytes", "4"]
 
 
-def test_without_nsenter_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_nsenter_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from collectives.cli import main
 
     monkeypatch.setenv("PATH", "/nowhere")
     for words in (BENCH, ["cluster", "--", "true"]):
         assert main(words) == 1
-        assert capsys.readouterr().err == "collectives: nsenter is not installed: install util-linux\n"
+        assert (
+            capsys.readouterr().err == "collectives: nsenter is not installed: install util-linux\n"
+        )
 
 
 def test_without_a_device_there_is_one_line(allowed: None) -> None:
     user = ["--user", "--map-root-user"] if os.geteuid() else []
-    hidden = ["unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh"]
+    hidden = [
+        "unshare",
+        *user,
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /dev/net && exec "$@"',
+        "sh",
+    ]
     command = [*hidden, sys.executable, "-m", "collectives", *BENCH]
     done = finished(command)
     (line,) = done.stderr.splitlines()
@@ -516,17 +596,40 @@ def test_without_a_device_there_is_one_line(allowed: None) -> None:
     [
         (["--hosts", "0", "--", "true"], "invalid number of hosts: got 0, expected 1 to 254"),
         (["--hosts", "255", "--", "true"], "invalid number of hosts: got 255, expected 1 to 254"),
-        (["--latency", "soon", "--", "true"], "invalid time 'soon'; expected for example 500ns, 5us, 5ms or 1.5s"),
-        (["--hosts", "100000", "--", "true"], "invalid number of hosts: got 100000, expected 1 to 254"),
-        (["--rate", "0MB/s", "--", "true"], "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
-        (["--latency", "11s", "--", "true"], "latency out of range: got '11s', expected at most 10s"),
+        (
+            ["--latency", "soon", "--", "true"],
+            "invalid time 'soon'; expected for example 500ns, 5us, 5ms or 1.5s",
+        ),
+        (
+            ["--hosts", "100000", "--", "true"],
+            "invalid number of hosts: got 100000, expected 1 to 254",
+        ),
+        (
+            ["--rate", "0MB/s", "--", "true"],
+            "rate out of range: got '0MB/s', expected 1B/s to 1TB/s",
+        ),
+        (
+            ["--latency", "11s", "--", "true"],
+            "latency out of range: got '11s', expected at most 10s",
+        ),
         (["--racks", "2", "--", "true"], "racks and the rate of their uplink go together"),
-        (["--racks", "9", "--uplink", "1MB/s", "--", "true"], "invalid number of racks: got 9, expected 1 to 8"),
-        (["--ranks-per-host", "0", "--", "true"], "ranks per host out of range: got 0, expected 1 to 128 on 8 hosts"),
-        (["--ranks-per-host", "129", "--", "true"], "ranks per host out of range: got 129, expected 1 to 128"),
+        (
+            ["--racks", "9", "--uplink", "1MB/s", "--", "true"],
+            "invalid number of racks: got 9, expected 1 to 8",
+        ),
+        (
+            ["--ranks-per-host", "0", "--", "true"],
+            "ranks per host out of range: got 0, expected 1 to 128 on 8 hosts",
+        ),
+        (
+            ["--ranks-per-host", "129", "--", "true"],
+            "ranks per host out of range: got 129, expected 1 to 128",
+        ),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from collectives.cli import main
 
     assert main(["cluster", *words]) == 2
@@ -552,11 +655,17 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
         ("cluster:10001ms,25MB/s", "latency out of range: got '10001ms', expected at most 10s"),
         ("cluster:nan,25MB/s", "unknown machine 'nan'"),
         ("cluster:5ms,-1MB/s", "invalid rate '-1MB/s'"),
-        ("cluster:5ms,25MB/s,3", "cannot divide the ranks among hosts: got 4, expected a multiple of 3"),
+        (
+            "cluster:5ms,25MB/s,3",
+            "cannot divide the ranks among hosts: got 4, expected a multiple of 3",
+        ),
         ("cluster:5ms,25MB/s,1,1", "invalid network: got '5ms,25MB/s,1,1', expected LATENCY,RATE"),
         ("cluster:5ms,mpirun,1", "invalid rate 'mpirun'"),
         ("cluster:mpirun,mpirun", "unknown machine 'mpirun'"),
-        ("cluster:5ms,25MB/s,x,mpirun", "invalid network: got '5ms,25MB/s,x,mpirun', expected LATENCY,RATE"),
+        (
+            "cluster:5ms,25MB/s,x,mpirun",
+            "invalid network: got '5ms,25MB/s,x,mpirun', expected LATENCY,RATE",
+        ),
         ("loopback:5ms", "unknown where 'loopback:5ms'; known are loopback"),
     ],
 )
@@ -569,5 +678,7 @@ def test_a_cluster_has_room_for_so_many() -> None:
     assert need_where("cluster:10s,1B/s", 254) is None
     with pytest.raises(ValueError, match="invalid number of hosts: got 255, expected 1 to 254"):
         need_where("cluster", 255)
-    with pytest.raises(ValueError, match="ranks per host out of range: got 1025, expected 1 to 1024 on 1 hosts"):
+    with pytest.raises(
+        ValueError, match="ranks per host out of range: got 1025, expected 1 to 1024 on 1 hosts"
+    ):
         need_where("cluster:5ms,25MB/s,1025", 1025)

@@ -38,7 +38,9 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> Said:
 def test_a_request_is_executed_and_answered(changes: Said) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(json.dumps({"host": 1, "other": 3, "set": {"rate": 5.0, "cut": True}}).encode() + b"\n")
+        ours.sendall(
+            json.dumps({"host": 1, "other": 3, "set": {"rate": 5.0, "cut": True}}).encode() + b"\n"
+        )
         assert fabric._execute(None, theirs)  # type: ignore[arg-type]
         assert ours.recv(100) == b"{}\n"
     assert changes == [(1, 3, "rate", 5.0), (1, 3, "cut", True)]
@@ -62,7 +64,11 @@ def test_why_hosts_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(fabric.os, "pipe", lambda: life)
     ours, theirs = socket.socketpair()
     with ours:
-        fabric.main("1", str(theirs.detach()), json.dumps({"hosts": 1, "link": [1, 0], "racks": 1, "uplink": None}))
+        fabric.main(
+            "1",
+            str(theirs.detach()),
+            json.dumps({"hosts": 1, "link": [1, 0], "racks": 1, "uplink": None}),
+        )
         assert (ours.recv(100), ours.recv(100)) == (b'{"error": "planted"}\n', b"")
     for end in life:
         os.close(end)
@@ -76,7 +82,9 @@ def test_each_device_has_its_host_and_no_other_file_has_one(control: int) -> Non
     assert (of_device[7], of_device[5], of_device[control]) == (0, 1, NONE)
 
 
-def test_without_the_right_to_real_time_the_fabric_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_real_time_the_fabric_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: Said = []
 
     def refuse(*words: object) -> None:
@@ -102,12 +110,15 @@ def refused(code: int, *flags: int) -> tuple[Callable[[int], None], Said]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EPERM])
-def test_a_system_that_refuses_namespaces_is_told_what_to_change(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_system_that_refuses_namespaces_is_told_what_to_change(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     unshare, asked = refused(code, CLONE_NEWNET, CLONE_NEWUSER)
     monkeypatch.setattr(hosts, "_unshare", unshare)
     monkeypatch.setattr(hosts, "_call", lambda *_: None)
     with pytest.raises(
-        OSError, match=rf"make namespaces \({os.strerror(code)}\): become root; or allow user namespace"
+        OSError,
+        match=rf"make namespaces \({os.strerror(code)}\): become root; or allow user namespace",
     ):
         hosts.prepare()
     assert asked == [CLONE_NEWNET, CLONE_NEWUSER][: 1 + (code == errno.EPERM)]
@@ -163,7 +174,9 @@ def test_a_device_that_is_refused_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(hosts.os, "open", lambda *_: 77)
     monkeypatch.setattr(hosts.fcntl, "ioctl", refuse)
-    with pytest.raises(OSError, match=r"cannot open /dev/net/tun \(Operation not permitted\): `modprobe tun`"):
+    with pytest.raises(
+        OSError, match=r"cannot open /dev/net/tun \(Operation not permitted\): `modprobe tun`"
+    ):
         hosts._device(0)
 
 
@@ -173,13 +186,18 @@ def refuse_name(_: str) -> None:
 
 FAULTS: dict[str, tuple[str, Any]] = {
     "the first process": ("socket", SimpleNamespace(sethostname=refuse_name)),
-    "its parent": ("_unshare", refused(errno.EPERM, hosts.CLONE_NEWUTS | hosts.CLONE_NEWNS | hosts.CLONE_NEWPID)[0]),
+    "its parent": (
+        "_unshare",
+        refused(errno.EPERM, hosts.CLONE_NEWUTS | hosts.CLONE_NEWNS | hosts.CLONE_NEWPID)[0],
+    ),
 }
 
 
 @pytest.mark.integration  # forks
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_host_that_cannot_be_set_up_says_why(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_host_that_cannot_be_set_up_says_why(
+    fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Without namespaces: nothing of this machine may change."""
     monkeypatch.setattr(hosts, "_unshare", lambda _: None)
     monkeypatch.setattr(hosts, "_device", lambda _: 77)
@@ -197,7 +215,9 @@ def test_a_host_that_cannot_be_set_up_says_why(fault: str, monkeypatch: pytest.M
 
 
 @pytest.mark.integration
-def test_the_fabric_ends_by_itself_when_its_launcher_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fabric_ends_by_itself_when_its_launcher_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if reason := allowed():
         pytest.skip(reason)
     codes: Said = []
@@ -217,18 +237,23 @@ def test_the_system_writes_events_where_the_fabric_reads_them() -> None:
         for reader, writer in pipes:
             poll.register(reader, select.EPOLLIN)
             os.write(writer, b"x")
-        found = ctypes.CDLL(None).epoll_wait(poll.fileno(), ctypes.c_void_p(events.ctypes.data), len(pipes), 0)
+        found = ctypes.CDLL(None).epoll_wait(
+            poll.fileno(), ctypes.c_void_p(events.ctypes.data), len(pipes), 0
+        )
     for each in pipes:
         os.close(each[0])
         os.close(each[1])
     assert found == len(pipes)
-    assert sorted(events[at : words * found : words].tolist()) == sorted(reader for reader, _ in pipes)
+    assert sorted(events[at : words * found : words].tolist()) == sorted(
+        reader for reader, _ in pipes
+    )
     assert events[0 : words * found : words].tolist() == [select.EPOLLIN] * found
     assert (events[words * found :] == UNTOUCHED).all()
 
 
 @pytest.mark.parametrize(
-    ("machine", "nbytes", "offset"), [("x86_64", 12, 4), ("aarch64", 16, 8), ("ppc64le", 16, 8), ("riscv64", 16, 8)]
+    ("machine", "nbytes", "offset"),
+    [("x86_64", 12, 4), ("aarch64", 16, 8), ("ppc64le", 16, 8), ("riscv64", 16, 8)],
 )
 def test_only_x86_64_packs_an_event(machine: str, nbytes: int, offset: int) -> None:
     """As a compiler lays out the structure of the system's header, with its attribute or without."""

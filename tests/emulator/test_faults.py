@@ -1,7 +1,7 @@
 """A host that is cut off, or a rank that is killed, ends an all-reduce of the others with an error that says where.
 
-All on one emulated cluster. Every algorithm has ranks of its own, which do all-reduces until one fails; so it does not
-matter in which of them the fault comes.
+All on one emulated cluster. Every algorithm has ranks of its own, which do all-reduces until one
+fails; so it does not matter in which of them the fault comes.
 """
 
 import json
@@ -32,7 +32,9 @@ LEFT = [0, 1, 3]
 TIMEOUT = 1.5  # of the groups, in seconds
 LIMIT = 60.0  # seconds after which a rank hangs
 QUICK = ["ring", "two_tree"]
-EACH = pytest.mark.parametrize("algorithm", each([*QUICK, "one_shot", "halving_doubling"], few=QUICK))
+EACH = pytest.mark.parametrize(
+    "algorithm", each([*QUICK, "one_shot", "halving_doubling"], few=QUICK)
+)
 FAILED = r"all_reduce by (\w+) failed on rank (\d), in step (\d+), (sending to|receiving from) rank (\d): "
 
 
@@ -55,13 +57,17 @@ class Ranks:
     def _answer(self, rank: int) -> Any:
         stream = self.processes[rank].stdout
         assert stream is not None
-        assert select.select([stream], [], [], LIMIT)[0], f"rank {rank} says nothing for {LIMIT:g} s"
+        assert select.select([stream], [], [], LIMIT)[0], (
+            f"rank {rank} says nothing for {LIMIT:g} s"
+        )
         return json.loads(stream.readline())
 
     def all_reduce(self, algorithm: str, left: list[int], file: Path) -> None:
         """New ranks whose all-reduces have begun."""
         everyone = list(range(HOSTS))
-        self.tell({"algorithm": algorithm, "left": left, "file": str(file), "timeout": TIMEOUT}, everyone)
+        self.tell(
+            {"algorithm": algorithm, "left": left, "file": str(file), "timeout": TIMEOUT}, everyone
+        )
         assert self.hear(everyone) == [{"right": True}] * HOSTS
         self.tell("go", everyone)
         time.sleep(0.1)
@@ -95,7 +101,10 @@ def ranks(allowed: None) -> Iterator[Ranks]:
 
 
 def need_told(algorithm: str, ranks: list[int], said: list[Any]) -> None:
-    """Each error names the collective and a message of its schedule that this rank waited for; one blames the lost."""
+    """Each error names the collective and a message of its schedule that this rank waited for.
+
+    One blames the lost.
+    """
     schedule = build("all_reduce", algorithm, HOSTS, segments=1)
     peers = set()
     for rank, event in zip(ranks, said, strict=True):
@@ -124,7 +133,9 @@ def test_a_cut_host_ends_an_all_reduce_and_a_healed_one_takes_part_again(
 
 
 @EACH
-def test_a_killed_rank_ends_an_all_reduce_and_the_others_go_on(ranks: Ranks, algorithm: str, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_an_all_reduce_and_the_others_go_on(
+    ranks: Ranks, algorithm: str, tmp_path: Path
+) -> None:
     ranks.all_reduce(algorithm, LEFT, tmp_path / "store")
     ranks.tell("die", [LOST])
     need_told(algorithm, LEFT, ranks.hear(LEFT))

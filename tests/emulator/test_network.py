@@ -32,7 +32,9 @@ def arrivals(net: EmulatedNetwork) -> list[tuple[float, int, bytes]]:
     return found
 
 
-def send(net: EmulatedNetwork, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
+def send(
+    net: EmulatedNetwork, source: int, target: int, size: int, now: float = 0.0, flow: int = 0
+) -> None:
     net.data[free_packet(net), :3] = source, target, flow
     emulated.send(net, source, target, size, flow, now)
 
@@ -46,7 +48,8 @@ SLOW, LATE = ("rate", RATE / 10), ("latency", 3 * LATENCY)
         (None, 0, 1, 100, LATENCY + 0.1),  # once, not once a port
         (None, 0, 2, 3, LATENCY + 0.003),
         (None, 0, 2, 2000, LATENCY + 2.0),  # its head arrives while its tail is here
-        ((0, *SLOW), 0, 1, 100, LATENCY + 1.0),  # a slow sender does not keep a fast receiver from the end
+        # A slow sender does not keep a fast receiver from the end.
+        ((0, *SLOW), 0, 1, 100, LATENCY + 1.0),
         ((2, *SLOW), 0, 2, 100, LATENCY + 1.0),
         ((1, *LATE), 0, 1, 3, 2 * LATENCY + 0.003),  # a latency is half of each end's
         ((1, *LATE), 1, 2, 3, 2 * LATENCY + 0.003),
@@ -60,7 +63,9 @@ def test_a_lone_packet_takes_its_latency_and_its_size(
     if changed:
         change(net, changed[0], None, *changed[1:])
     send(net, source, target, size, now=7.0)
-    assert [(time, host) for time, host, _ in arrivals(net)] == [(pytest.approx(7 + seconds), target)]
+    assert [(time, host) for time, host, _ in arrivals(net)] == [
+        (pytest.approx(7 + seconds), target)
+    ]
 
 
 def test_a_port_sends_one_after_the_other_and_in_both_directions_at_once() -> None:
@@ -103,9 +108,13 @@ def test_racks_share_their_uplinks() -> None:
         send(net, source, target, 100)
     inside, *across = arrivals(net)
     assert inside[:2] == (pytest.approx(LATENCY + 0.1), 1)
-    # Host 0 sends its second packet 0.1 later than host 1 its first, and both meet at the uplink's end.
+    # Host 0 sends its second packet 0.1 later than host 1 its first, and both meet at the uplink's
+    # end.
     assert [host for _, host, _ in across] == [3, 2]
-    assert [time for time, _, _ in across] == [pytest.approx(3 * LATENCY + 0.1), pytest.approx(3 * LATENCY + 0.2)]
+    assert [time for time, _, _ in across] == [
+        pytest.approx(3 * LATENCY + 0.1),
+        pytest.approx(3 * LATENCY + 0.2),
+    ]
 
 
 def test_a_cut_loses_what_is_on_its_way_and_healing_lets_through_what_comes_later() -> None:

@@ -1,15 +1,20 @@
 """NCCL's rules, enforced on the CPU: `World` stands in for p GPUs, and `Group` for a process group over NCCL.
 
-A rank's code runs to its end and only enqueues work, as on a GPU. `World.run` then carries out all streams. What NCCL
-does not promise is refused: an `NcclError` names the rank and the rule, or every batch that waits for another.
+A rank's code runs to its end and only enqueues work, as on a GPU. `World.run` then carries out all
+streams. What NCCL does not promise is refused: an `NcclError` names the rank and the rule, or every
+batch that waits for another.
 
-* A batch is one ncclGroup: its sends and receives are begun together, and none is outside of a batch.
-* Messages from one rank to another are matched in order; tags count for nothing. Sizes and dtypes must be equal.
-* A batch moves data when all of its counterparts have been begun, not before. NCCL may be less strict, but the first
-  time it has to connect the ranks, and then it moves nothing (https://github.com/NVIDIA/nccl/issues/2130).
+* A batch is one ncclGroup: its sends and receives are begun together, and none is outside of a
+  batch.
+* Messages from one rank to another are matched in order; tags count for nothing. Sizes and dtypes
+  must be equal.
+* A batch moves data when all of its counterparts have been begun, not before. NCCL may be less
+  strict, but the first time it has to connect the ranks, and then it moves nothing
+  (https://github.com/NVIDIA/nccl/issues/2130).
 * The first operation on a group is a collective, which all of its ranks call.
 * NCCL works on a stream of its own. ``wait`` makes the current stream wait for it, not the host.
-* Two accesses to the same memory, one of them a write, need an order: the same stream, or an event between streams.
+* Two accesses to the same memory, one of them a write, need an order: the same stream, or an event
+  between streams.
 * Memory that nobody has written holds poison, and nothing may make the host wait for a stream.
 """
 
@@ -40,7 +45,9 @@ class Tensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, memory: torch.Tensor) -> "Tensor":
-        made = torch.Tensor._make_wrapper_subclass(cls, memory.size(), strides=memory.stride(), dtype=memory.dtype)
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, memory.size(), strides=memory.stride(), dtype=memory.dtype
+        )
         made.memory = memory
         return made
 
@@ -50,17 +57,24 @@ class Tensor(torch.Tensor):
 
 
 class Event:
-    """A point in a stream, and what that stream had seen by then; None as long as it has not happened."""
+    """A point in a stream, and what that stream had seen by then.
+
+    None as long as it has not happened.
+    """
 
     seen: Counter["Stream"] | None = None
 
 
 class Stream:
-    """Commands that are carried out one after the other; ``seen`` has the accesses of each stream that are over."""
+    """Commands that are carried out one after the other.
+
+    ``seen`` has the accesses of each stream that are over.
+    """
 
     def __init__(self, rank: int, name: str) -> None:
         self.rank, self.name = rank, name
-        self.commands: deque[Callable[[], bool]] = deque()  # each returns whether it could be carried out
+        # Each returns whether it could be carried out.
+        self.commands: deque[Callable[[], bool]] = deque()
         self.waits_for: Callable[[], str] = str  # names what the first command waits for
         self.seen: Counter[Stream] = Counter()
 
@@ -120,13 +134,18 @@ class Shared:
 
     def __init__(self, ranks: list[int]) -> None:
         self.ranks = ranks
-        self.messages: dict[tuple[int, int, bool], list[Message]] = defaultdict(list)  # by sender, receiver, is_send
+        # By sender, receiver, is_send.
+        self.messages: dict[tuple[int, int, bool], list[Message]] = defaultdict(list)
         self.collectives: dict[int, set[int]] = defaultdict(set)  # which ranks are there
-        self.said: list[list[bytes]] = [[] for _ in ranks]  # by each rank, in the order of its calls
+        # By each rank, in the order of its calls.
+        self.said: list[list[bytes]] = [[] for _ in ranks]
 
 
 class Group:
-    """One rank's handle of a process group, and its own backend; ``shared`` is the same for all of its ranks."""
+    """One rank's handle of a process group, and its own backend.
+
+    ``shared`` is the same for all of its ranks.
+    """
 
     supports_coalescing = True
 
@@ -154,7 +173,9 @@ class Group:
             raise NcclError(f"{self.batch} has no end")
         self.batch = Batch(self, self.batches)
         if not self.connected:
-            raise NcclError(f"{self.batch} is the first operation on its group; a collective has to come first")
+            raise NcclError(
+                f"{self.batch} is the first operation on its group; a collective has to come first"
+            )
         self.batches += 1
 
     def send(self, tensors: list[Tensor], peer: int, tag: int, is_send: bool = True) -> None:
@@ -163,7 +184,9 @@ class Group:
         if not new.tensor.is_contiguous():
             raise NcclError(f"{new}: got a tensor with gaps, expected a contiguous one")
         if new.tensor.is_complex():
-            raise TypeError(f"Input tensor data type is not supported for NCCL process group: {new.tensor.dtype}")
+            raise TypeError(
+                f"Input tensor data type is not supported for NCCL process group: {new.tensor.dtype}"
+            )
         for old in self.batch.messages:
             if not (old.is_send and new.is_send) and _overlap(old.tensor, new.tensor):
                 raise NcclError(f"race within {self.batch}: {old} and {new} use the same memory")
@@ -193,7 +216,10 @@ class Message:
 
 
 class Batch:
-    """What one rank sends and receives in one call; the command of NCCL's stream that carries it out."""
+    """What one rank sends and receives in one call.
+
+    The command of NCCL's stream that carries it out.
+    """
 
     def __init__(self, group: Group, number: int) -> None:
         self.group, self.number, self.is_begun = group, number, False
@@ -215,12 +241,20 @@ class Batch:
         self.is_begun = True
         for message in self.messages:
             pair = (self.group.rank(), message.peer)[:: 1 if message.is_send else -1]
-            mine, others = (self.group.shared.messages[*pair, end] for end in (message.is_send, not message.is_send))
+            mine, others = (
+                self.group.shared.messages[*pair, end]
+                for end in (message.is_send, not message.is_send)
+            )
             mine.append(message)
             if len(others) >= len(mine):
                 other = others[len(mine) - 1]
-                if (message.tensor.dtype, message.tensor.numel()) != (other.tensor.dtype, other.tensor.numel()):
-                    raise NcclError(f"mismatch: {self} has {message}, but {other.batch} has {other}")
+                if (message.tensor.dtype, message.tensor.numel()) != (
+                    other.tensor.dtype,
+                    other.tensor.numel(),
+                ):
+                    raise NcclError(
+                        f"mismatch: {self} has {message}, but {other.batch} has {other}"
+                    )
                 message.other, other.other = other, message
 
     def is_launched(self) -> bool:
@@ -233,7 +267,9 @@ class Batch:
             return False
         send, receive = (message, message.other) if message.is_send else (message.other, message)
         for end in (send, receive):
-            self.group.world.access(end.batch.group.stream, end.tensor, end is receive, f"a batch that has to {end}")
+            self.group.world.access(
+                end.batch.group.stream, end.tensor, end is receive, f"a batch that has to {end}"
+            )
         receive.tensor.copy_(send.tensor)
         message.other.is_done = True
         return True
@@ -241,7 +277,11 @@ class Batch:
     def waits_for(self) -> str:
         alone = [str(message) for message in self.messages if message.other is None]
         asked = {str(m.other.batch) for m in self.messages if m.other and not m.is_done}
-        return f"{self} has to " + ", ".join(alone) if alone else f"{self} waits for {', '.join(sorted(asked))}"
+        return (
+            f"{self} has to " + ", ".join(alone)
+            if alone
+            else f"{self} waits for {', '.join(sorted(asked))}"
+        )
 
 
 class World:
@@ -267,14 +307,23 @@ class World:
     @contextmanager
     def on(self, where: int | Stream) -> Iterator[None]:
         """Enqueue what follows on a rank's default stream, or on a stream."""
-        before, self.current = self.current, where if isinstance(where, Stream) else self.defaults[where]
+        before, self.current = (
+            self.current,
+            where if isinstance(where, Stream) else self.defaults[where],
+        )
         try:
             with _Kernels(self):
                 yield
         finally:
             self.current = before
 
-    def enqueue(self, what: str, run: Callable[[], Any], reads: list[torch.Tensor], writes: list[torch.Tensor]) -> None:
+    def enqueue(
+        self,
+        what: str,
+        run: Callable[[], Any],
+        reads: list[torch.Tensor],
+        writes: list[torch.Tensor],
+    ) -> None:
         """Enqueue a kernel on the current stream."""
         stream = self.current
         self.kernels[what] += 1
@@ -289,7 +338,10 @@ class World:
         stream.commands.append(kernel)
 
     def access(self, stream: Stream, tensor: torch.Tensor, writes: bool, what: str) -> None:
-        """Note what a stream reads or writes; an error where an earlier access is not known to be over."""
+        """Note what a stream reads or writes.
+
+        An error where an earlier access is not known to be over.
+        """
         if not tensor.numel():
             return
         self.kept.append(tensor)
@@ -314,7 +366,9 @@ class World:
         group.stream.commands.append(command)
         return Work(self, group.stream.record())
 
-    def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+    def all_reduce(
+        self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False
+    ) -> None:
         """Enqueue a collective, which moves nothing here: it ends when all ranks have called it."""
         shared, number, stream = group.shared, group.calls, group.stream
         group.calls += 1
@@ -323,7 +377,9 @@ class World:
         def collective() -> bool:
             shared.collectives[number].add(stream.rank)
             away = [rank for rank in shared.ranks if rank not in shared.collectives[number]]
-            stream.waits_for = lambda: f"rank {stream.rank}, collective {number} waits for ranks {away}"
+            stream.waits_for = lambda: (
+                f"rank {stream.rank}, collective {number} waits for ranks {away}"
+            )
             if not away:
                 self.access(stream, tensor.memory, True, "an all-reduce")
             return not away
@@ -331,7 +387,10 @@ class World:
         self.call(group, collective).wait()
 
     def all_gather_bytes(self, payload: bytes, group: Group, device: torch.device) -> list[bytes]:
-        """Stand in for the one call that makes the host wait; ranks that run later are taken to send the same."""
+        """Stand in for the one call that makes the host wait.
+
+        Ranks that run later are taken to send the same.
+        """
         self.all_reduce(Tensor(torch.zeros(1)), group=group)
         said, rank = group.shared.said, group.rank()
         said[rank].append(payload)
@@ -339,7 +398,10 @@ class World:
         return [payloads[nth] if nth < len(payloads) else payload for payloads in said]
 
     def run(self) -> None:
-        """Carry out all streams, as the host does that waits for them; an error where every one waits for another."""
+        """Carry out all streams, as the host does that waits for them.
+
+        An error where every one waits for another.
+        """
         while any(stream.goes_on() for stream in self.streams):
             pass
         stuck = [stream.waits_for() for stream in self.streams if stream.commands]
@@ -371,7 +433,11 @@ class _Kernels(TorchDispatchMode):
         reads = [tensor.memory for tensor in used if not any(tensor is one for one in written)]
         if written:
             run = partial(func, *plain, **named)
-            if "div_" in str(func) and not isinstance(plain[1], torch.Tensor) and plain[0].is_floating_point():
+            if (
+                "div_" in str(func)
+                and not isinstance(plain[1], torch.Tensor)
+                and plain[0].is_floating_point()
+            ):
                 run = partial(_times_one_over, plain[0], plain[1])
             self.world.enqueue(str(func), run, reads, [one.memory for one in written])
             return written[0]
@@ -380,7 +446,9 @@ class _Kernels(TorchDispatchMode):
             raise NcclError(f"{func} makes the host wait for the GPU")
         made = Tensor(_poisoned(shaped))
         if "new_empty" not in str(func):
-            self.world.enqueue(str(func), lambda: made.memory.copy_(func(*plain, **named)), reads, [made.memory])
+            self.world.enqueue(
+                str(func), lambda: made.memory.copy_(func(*plain, **named)), reads, [made.memory]
+            )
         return made
 
 
@@ -408,7 +476,10 @@ def _times_one_over(tensor: torch.Tensor, number: float) -> None:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
+    return (
+        one.data_ptr() < other.data_ptr() + other.nbytes
+        and other.data_ptr() < one.data_ptr() + one.nbytes
+    )
 
 
 class P2POp(NamedTuple):
@@ -451,6 +522,8 @@ def install(patch: pytest.MonkeyPatch, world: World) -> None:
         patch.setattr(f"collectives.engine.{module}.all_gather_bytes", world.all_gather_bytes)
     for name in ("empty", "zeros", "tensor"):
         patch.setattr(torch, name, _on_the_gpu(getattr(torch, name), poison=name == "empty"))
-    patch.setattr(torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream"))
+    patch.setattr(
+        torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream")
+    )
     patch.setattr(torch.cuda, "stream", stream)
     patch.setattr(torch.cuda, "synchronize", lambda device=None: world.run())

@@ -27,7 +27,10 @@ class Rank:
 
     def __init__(self, stack: ExitStack, peers: int = 1, send_buffer: int = 1 << 16) -> None:
         self.tensor = np.random.default_rng(3).integers(0, 256, N, dtype=np.uint8)
-        self.links, self.descriptors = state.new_links(peers), np.full(peers, state.NONE, state.DESCRIPTORS)
+        self.links, self.descriptors = (
+            state.new_links(peers),
+            np.full(peers, state.NONE, state.DESCRIPTORS),
+        )
         self.peers = [self._connect(stack, peer, send_buffer) for peer in range(peers)]
         self.listener, self.step_by_step, self.has_network = -1, False, False
         self.program: state.Flat
@@ -51,7 +54,15 @@ class Rank:
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
         numbers = len(self.peers), self.listener, self.step_by_step, self.has_network, 1, 0
         state.CALL_FORMAT.pack_into(
-            self.state.call, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), 0, 0, 0, *numbers
+            self.state.call,
+            0,
+            self.tensor.ctypes.data,
+            0,
+            *kernels(None, torch.uint8),
+            0,
+            0,
+            0,
+            *numbers,
         )
 
     def run(self) -> int:
@@ -66,7 +77,10 @@ class Rank:
     def failed(self) -> tuple[int, ...]:
         """Whether a connection has failed, whose, whether in sending, and why."""
         call = self.state.call[0]
-        return tuple(int(call[name]) for name in ("has_failed", "failed_peer", "failed_sending", "failed_why"))
+        return tuple(
+            int(call[name])
+            for name in ("has_failed", "failed_peer", "failed_sending", "failed_why")
+        )
 
 
 def header(size: int, step: int = 0, call: int = CALL, signature: bytes = SIGNATURE) -> bytes:
@@ -98,6 +112,8 @@ def come(peer: Any, size: int) -> bytes:
 def ended(rank: Rank, reader: threading.Thread) -> int:
     """How the loop ends, while a peer reads in this thread."""
     reader.start()
-    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != loop.PAUSE), loop.PAUSE)
+    status = next(
+        (status for _ in range(MOST_PAUSES) if (status := rank.run()) != loop.PAUSE), loop.PAUSE
+    )
     reader.join(MOST_PAUSES / 10)
     return status

@@ -19,7 +19,12 @@ LIMIT = 60.0
 
 
 def call(
-    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Tcp, op: Any, signature: bytes = NO_CALL
+    plan: Plan,
+    tensor: torch.Tensor,
+    scratch: torch.Tensor,
+    joined: Tcp,
+    op: Any,
+    signature: bytes = NO_CALL,
 ) -> None:
     """A call that executes a plan."""
     with joined.mesh.begin(signature):
@@ -36,12 +41,18 @@ class Ranks:
         patch.setattr(mesh, "global_ranks", lambda _: range(p))
         options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
         self.groups = [
-            SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))
+            SimpleNamespace(
+                rank=lambda r=r: r,
+                size=lambda: p,
+                _get_backend=lambda _: SimpleNamespace(options=options),
+            )
             for r in range(p)
         ]
         self.run(lambda r: setattr(self.groups[r], "transport", Tcp(Mesh(self.groups[r]))))  # type: ignore[arg-type]
 
-    def _exchange_addresses(self, listener: Any, group: Any, _: bool) -> tuple[list[tuple[str, int]], bytes, bool]:
+    def _exchange_addresses(
+        self, listener: Any, group: Any, _: bool
+    ) -> tuple[list[tuple[str, int]], bytes, bool]:
         self._addresses[group.rank()] = listener.getsockname()
         self._all.wait(LIMIT)
         return [self._addresses[r] for r in range(self.p)], bytes(16), False

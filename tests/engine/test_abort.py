@@ -10,14 +10,22 @@ import torch
 from loop_ranks import Ranks
 from torch import distributed as dist
 
-from collectives.engine.handshake import HANDSHAKE, NO_CALL, Message, MessageError, send_to_all, signature
+from collectives.engine.handshake import (
+    HANDSHAKE,
+    NO_CALL,
+    Message,
+    MessageError,
+    send_to_all,
+    signature,
+)
 from collectives.engine.mesh import TIMED_OUT, AbortError, abort_reason
 
 pytestmark = pytest.mark.timeout(60)  # a peer says nothing, or ends: nobody waits for ever
 
 WHY = "rank 1 failed by ValueError: 3 ≠ 4"
 SIGNATURE, OTHER = (
-    signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1, b"a schedule") for n in (8, 9)
+    signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1, b"a schedule")
+    for n in (8, 9)
 )
 SECONDS = 40.0  # within which what was said is heard on any machine
 
@@ -35,7 +43,9 @@ def rank() -> Iterator[Any]:
         ranks.close()
 
 
-def handshake(mesh: Any, why: str = WHY, peer: int = 1, call: int = 5, of: bytes = SIGNATURE) -> bytes:
+def handshake(
+    mesh: Any, why: str = WHY, peer: int = 1, call: int = 5, of: bytes = SIGNATURE
+) -> bytes:
     return HANDSHAKE.pack(mesh._token, peer, call, of, why.encode())
 
 
@@ -54,7 +64,9 @@ def heard(mesh: Any, seconds: float = SECONDS) -> str:
 @pytest.mark.parametrize("peer", [1, 2])
 def test_a_rank_that_waits_hears_why_any_rank_has_given_up(rank: Any, peer: int) -> None:
     send_to_all([rank.addresses[0]], handshake(rank, peer=peer), SECONDS)
-    assert heard(rank) == f"in step 0, receiving from rank 1: rank {peer} has given up, because {WHY}"
+    assert (
+        heard(rank) == f"in step 0, receiving from rank 1: rank {peer} has given up, because {WHY}"
+    )
 
 
 @pytest.mark.parametrize("letters", [400, 2000])
@@ -108,7 +120,10 @@ def test_ranks_that_do_not_listen_keep_nobody_from_being_told() -> None:
     """One is gone; another one's system takes no more connections."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         nobody = gone.getsockname()
-    with socket.create_server(("127.0.0.1", 0)) as listens, socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listens,
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+    ):
         calls = [socket.socket() for _ in range(4)]
         for each in calls:
             each.setblocking(False)

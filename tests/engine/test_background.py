@@ -59,7 +59,9 @@ def ranks(do: str, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                started([*command, str(rank), str(folder / "store"), do], stdin=subprocess.PIPE, **PIPES)
+                started(
+                    [*command, str(rank), str(folder / "store"), do], stdin=subprocess.PIPE, **PIPES
+                )
             )
             for rank in range(2)
         ]

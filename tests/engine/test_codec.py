@@ -55,7 +55,10 @@ def test_encoding_again_changes_nothing(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", MX)
 def test_a_value_moves_by_half_a_step_of_its_block_at_most(codec: str) -> None:
-    """A step is a share of the block's largest value; what is larger than every number becomes the largest."""
+    """A step is a share of the block's largest value.
+
+    What is larger than every number becomes the largest.
+    """
     step = {"mxint8": 2.0**-6, "mxfp8": 2.0**-2, "mxfp4": 1.0}[codec]
     values = torch.randn(6400, generator=torch.Generator().manual_seed(3)).view(-1, 32)
     most = values.abs().amax(1, keepdim=True)
@@ -93,11 +96,30 @@ def test_a_block_that_is_not_finite_has_codes_of_zeros(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["float16", "bfloat16"])
 def test_half_types_are_converted_as_torch_does(codec: str) -> None:
-    """Every half number to float32. Back every upper half of a float32, with lower ones that are ties, or almost."""
+    """Every half number to float32.
+
+    Back every upper half of a float32, with lower ones that are ties, or almost.
+    """
     upper, dtype = torch.arange(1 << 16) << 16, getattr(torch, codec)
     every = (upper >> 16).to(torch.int16).view(dtype)
-    assert torch.allclose(decode(codec, every.view(torch.uint8)), every.float(), 0, 0, equal_nan=True)
-    for lower in (0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xF000, 0xFFFF):
+    assert torch.allclose(
+        decode(codec, every.view(torch.uint8)), every.float(), 0, 0, equal_nan=True
+    )
+    for lower in (
+        0,
+        1,
+        0xFFF,
+        0x1000,
+        0x1001,
+        0x2FFF,
+        0x3000,
+        0x3001,
+        0x7FFF,
+        0x8000,
+        0x8001,
+        0xF000,
+        0xFFFF,
+    ):
         values = (upper + lower).to(torch.int32).view(torch.float32)
         found, wanted = encode(codec, values).view(dtype), values.to(dtype)
         is_alike = found.view(torch.int16) == wanted.view(torch.int16)
@@ -110,10 +132,14 @@ def test_all_codes_of_e4m3_are_those_of_torch() -> None:
     found = decode("mxfp8", torch.cat([codes, torch.full((8,), 127, dtype=torch.uint8)]))
     assert torch.allclose(found, numbers, 0, 0, equal_nan=True)
     for part in torch.arange(256)[numbers.isfinite()].split(31):
-        assert encode("mxfp8", block(*numbers[part].tolist(), 448.0)[:32])[: len(part)].tolist() == part.tolist()
+        assert (
+            encode("mxfp8", block(*numbers[part].tolist(), 448.0)[:32])[: len(part)].tolist()
+            == part.tolist()
+        )
 
 
-# The largest exponent of each format, the least scale, and the sizes of its numbers; those at even places are even.
+# The largest exponent of each format, the least scale, and the sizes of its numbers; those at even
+# places are even.
 SIZES = {
     "mxint8": (0, -121, torch.arange(128) / 64),
     "mxfp8": (8, -127, torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()),
@@ -131,7 +157,12 @@ def nearest(codec: str, values: torch.Tensor) -> torch.Tensor:
     above = torch.searchsorted(sizes, size).clamp(min=1)
     over, under = size - sizes[above - 1], sizes[above] - size
     goes_up = (over > under) | ((over == under) & (above % 2 == 0))
-    return (torch.where(goes_up, sizes[above], sizes[above - 1]) * units).copysign(blocks).float().view(-1)
+    return (
+        (torch.where(goes_up, sizes[above], sizes[above - 1]) * units)
+        .copysign(blocks)
+        .float()
+        .view(-1)
+    )
 
 
 @pytest.mark.parametrize("codec", MX)
@@ -140,7 +171,11 @@ def test_each_number_becomes_the_nearest_of_its_block(most: int, codec: str) -> 
     """Blocks around all exponents, those of subnormal numbers and of the largest, too."""
     made = torch.Generator().manual_seed(most)
     numbers = torch.randint(-most, most + 1, (1 << 15, 32), generator=made)
-    powers = torch.arange(1 << 15)[:, None] % 278 - 150 - torch.randint(0, 7, (1 << 15, 32), generator=made)
+    powers = (
+        torch.arange(1 << 15)[:, None] % 278
+        - 150
+        - torch.randint(0, 7, (1 << 15, 32), generator=made)
+    )
     values = torch.ldexp(numbers.double() / most, powers).float().view(-1)
     assert torch.equal(rounded(codec, values), nearest(codec, values))
 
@@ -149,16 +184,26 @@ def test_each_number_becomes_the_nearest_of_its_block(most: int, codec: str) -> 
 def test_values_need_not_be_float32_or_side_by_side(codec: str) -> None:
     values = torch.randn(200, generator=torch.Generator().manual_seed(5)).bfloat16()[::2]
     assert torch.equal(rounded(codec, values), rounded(codec, values.float().contiguous()))
-    assert torch.equal(encode(codec, values[:64].float()[::2]), encode(codec, values[:64:2].float().contiguous()))
+    assert torch.equal(
+        encode(codec, values[:64].float()[::2]), encode(codec, values[:64:2].float().contiguous())
+    )
 
 
 @pytest.mark.parametrize("name", names("all_reduce", executable()))
 def test_bytes_are_counted_as_ranks_send_them(name: str) -> None:
-    for codec, p, n in (("mxint8", 1, 70), ("mxfp4", 2, 1), ("mxfp4", 5, 1000), ("bfloat16", 5, 333), ("mxfp8", 6, 99)):
+    for codec, p, n in (
+        ("mxint8", 1, 70),
+        ("mxfp4", 2, 1),
+        ("mxfp4", 5, 1000),
+        ("bfloat16", 5, 333),
+        ("mxfp8", 6, 99),
+    ):
         schedule = build("all_reduce", f"{name}/{codec}", p, segments=2)
         edges, counted = schedule.cut(n), traffic(schedule, 4 * n)
         for rank in range(p):
-            sends = [do for do in plan(schedule, rank, edges).instructions() if isinstance(do, Send)]
+            sends = [
+                do for do in plan(schedule, rank, edges).instructions() if isinstance(do, Send)
+            ]
             spans = [span.stop - span.start for do in sends for span in do.spans]
             assert sum(spans) == counted.sent[rank]
             assert len(sends) == counted.messages_sent[rank]
@@ -168,7 +213,9 @@ def test_a_simulated_time_falls_with_the_bytes() -> None:
     from collectives.machine import machine
 
     times = {
-        codec: simulate(build("all_reduce", f"ring/{codec}", 8), machine("textbook"), 1 << 30).seconds
+        codec: simulate(
+            build("all_reduce", f"ring/{codec}", 8), machine("textbook"), 1 << 30
+        ).seconds
         for codec in ("float32", "bfloat16", "mxint8")
     }
     assert times["float32"] / times["bfloat16"] == pytest.approx(2, rel=0.01)
@@ -177,15 +224,29 @@ def test_a_simulated_time_falls_with_the_bytes() -> None:
 
 def test_a_codec_belongs_to_an_all_reduce() -> None:
     with pytest.raises(
-        ScheduleError, match=r"codec of a schedule: got mxint8 in broadcast, expected one of float32, .*"
+        ScheduleError,
+        match=r"codec of a schedule: got mxint8 in broadcast, expected one of float32, .*",
     ):
-        Schedule("broadcast", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), root=0, codec="mxint8")
+        Schedule(
+            "broadcast",
+            2,
+            1,
+            0,
+            lambda _: build("broadcast", "flat", 2).step(0),
+            root=0,
+            codec="mxint8",
+        )
     with pytest.raises(ScheduleError, match="codec of a schedule: got int8 in all_reduce"):
-        Schedule("all_reduce", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), codec="int8")
+        Schedule(
+            "all_reduce", 2, 1, 0, lambda _: build("broadcast", "flat", 2).step(0), codec="int8"
+        )
 
 
 def test_chunks_of_a_codec_have_whole_blocks() -> None:
     edges = build("all_reduce", "ring/mxfp8", 5).cut(333)
     assert (np.diff(edges) % 32 == 0).all()
     assert edges[-1] == 352
-    assert build("all_reduce", "ring/bfloat16", 5).cut(333).tolist() == build("all_reduce", "ring", 5).cut(333).tolist()
+    assert (
+        build("all_reduce", "ring/bfloat16", 5).cut(333).tolist()
+        == build("all_reduce", "ring", 5).cut(333).tolist()
+    )

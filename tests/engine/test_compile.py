@@ -1,10 +1,11 @@
 """Plans of all ranks played in one process, with a network as unkind as the rules allow.
 
-A message may be copied at any time between (sent and posted) and (one of its ends is waited for). The eager network
-copies as soon as it may, which shows a receive posted into a place still in use; the lazy one copies as late as it
-may, which shows a send whose data were overwritten too early. Ranks do their tasks in order, or the last that they may
-do first, which shows a tie between tasks that is missing. Where a rank only exchanges, none of its messages is copied
-before those of the earlier steps are. All must give the right result, and nobody may be stuck.
+A message may be copied at any time between (sent and posted) and (one of its ends is waited for).
+The eager network copies as soon as it may, which shows a receive posted into a place still in use;
+the lazy one copies as late as it may, which shows a send whose data were overwritten too early.
+Ranks do their tasks in order, or the last that they may do first, which shows a tie between tasks
+that is missing. Where a rank only exchanges, none of its messages is copied before those of the
+earlier steps are. All must give the right result, and nobody may be stuck.
 """
 
 import tracemalloc
@@ -51,17 +52,22 @@ class Network:
         self.scratch = [np.full(p.scratch, -(10**9)) for p in plans]
         self.sent: dict[tuple[int, int, int], tuple[Span, ...]] = {}
         self.posted: dict[tuple[int, int, int], Span] = {}
-        self.last: dict[tuple[int, int], int] = {}  # the step in which a rank has last sent to another …
+        # The step in which a rank has last sent to another ….
+        self.last: dict[tuple[int, int], int] = {}
         self.asked: dict[tuple[int, int], int] = {}  # … and for which that one has last asked
         self.done: dict[tuple[int, int, int], int] = {}
         self.exchanges = [p.exchanges for p in plans]
-        self.leaving: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by sender: what it has yet to see off
+        # By sender: what it has yet to see off.
+        self.leaving: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
 
     def view(self, rank: int, span: Span) -> np.ndarray:
         return (self.scratch if span.scratch else self.tensors)[rank][span.start : span.stop]
 
     def copy(self, key: tuple[int, int, int], missing: int = 0) -> bool:
-        """Copy a message, but for its last elements, if both ends are there; key = (sender, receiver, step)."""
+        """Copy a message, but for its last elements, if both ends are there.
+
+        Key = (sender, receiver, step).
+        """
         if key in self.sent and key in self.posted and all(map(self.copy, self.earlier(key))):
             data = np.concatenate([self.view(key[0], span) for span in self.sent[key]])
             done, now = self.done.get(key, 0), len(data) - missing
@@ -75,7 +81,9 @@ class Network:
 
     def earlier(self, key: tuple[int, int, int]) -> list[tuple[int, int, int]]:
         """What the sender has to see off before this message."""
-        return [each for each in self.leaving[key[0]] if self.exchanges[key[0]] and each[2] < key[2]]
+        return [
+            each for each in self.leaving[key[0]] if self.exchanges[key[0]] and each[2] < key[2]
+        ]
 
 
 def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool, ahead: bool) -> None:
@@ -87,7 +95,9 @@ def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool, ahe
         moved = False
         for rank, each in enumerate(ranks):
             while any(
-                each.goes_on(i, lambda do, rank=rank, each=each: execute(network, rank, do, each.numbers))
+                each.goes_on(
+                    i, lambda do, rank=rank, each=each: execute(network, rank, do, each.numbers)
+                )
                 for i in each.open()
             ):
                 moved = True
@@ -95,7 +105,10 @@ def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool, ahe
 
 
 class Rank:
-    """One rank's program and how far it is; ``ahead`` says in which order it looks for tasks that it can go on with."""
+    """One rank's program and how far it is.
+
+    ``ahead`` says in which order it looks for tasks that it can go on with.
+    """
 
     def __init__(self, program: tuple[Task, ...], ahead: bool) -> None:
         self.program, self.ahead = program, ahead
@@ -107,7 +120,11 @@ class Rank:
         if not self.left:
             return []
         first = min(self.left)
-        free = [i for i in self.left if i < first + AHEAD and not any(j in self.left for j in self.program[i].after)]
+        free = [
+            i
+            for i in self.left
+            if i < first + AHEAD and not any(j in self.left for j in self.program[i].after)
+        ]
         return sorted(free, reverse=True) if self.ahead else [first]
 
     def goes_on(self, i: int, act: Callable[[object], bool]) -> bool:
@@ -121,7 +138,9 @@ class Rank:
         return True
 
 
-def execute(network: Network, rank: int, do: object, numbers: dict[int, tuple[int, int, int]]) -> bool:
+def execute(
+    network: Network, rank: int, do: object, numbers: dict[int, tuple[int, int, int]]
+) -> bool:
     match do:
         case Send(number, peer, step, spans):
             numbers[number] = key = rank, peer, step
@@ -133,7 +152,9 @@ def execute(network: Network, rank: int, do: object, numbers: dict[int, tuple[in
                 network.copy(key)
         case Recv(number, peer, step, into):
             numbers[number] = key = peer, rank, step
-            assert network.asked.get(key[:2], -1) < step, "a connection keeps the order of the steps"
+            assert network.asked.get(key[:2], -1) < step, (
+                "a connection keeps the order of the steps"
+            )
             network.asked[key[:2]] = step
             network.posted[key] = into
             if network.eager:
@@ -158,7 +179,8 @@ def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
     """Which elements of this rank are asked for, and what they must be."""
     p, x = schedule.p, np.array(contributions(schedule, n))
     everything, mine = slice(None), slice(rank * n // p, (rank + 1) * n // p)
-    parts = np.arange(x.shape[1]) * p // max(1, x.shape[1])  # whose part each element is in, where there are parts
+    # Whose part each element is in, where there are parts.
+    parts = np.arange(x.shape[1]) * p // max(1, x.shape[1])
     match schedule.collective:
         case "all_reduce":
             return everything, x.sum(axis=0)
@@ -198,12 +220,18 @@ def test_every_plan_comes_out_right(
         assert tensor[where].tolist() == asked.tolist()
 
 
-@pytest.mark.parametrize(("length", "pieces"), [(0, []), (1, [1]), (3, [3]), (4, [3, 1]), (6, [3, 3]), (7, [3, 3, 1])])
-def test_pieces_are_no_longer_than_they_may_be_and_never_empty(length: int, pieces: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("length", "pieces"), [(0, []), (1, [1]), (3, [3]), (4, [3, 1]), (6, [3, 3]), (7, [3, 3, 1])]
+)
+def test_pieces_are_no_longer_than_they_may_be_and_never_empty(
+    length: int, pieces: list[int]
+) -> None:
     whole = Reduce(Span(5, 5 + length), (Span(5, 5 + length), Span(40, 40 + length, scratch=True)))
     cut = list(in_pieces(whole))
     assert [each.into.stop - each.into.start for each in cut] == pieces
-    assert [i for each in cut for i in range(each.into.start, each.into.stop)] == list(range(5, 5 + length))
+    assert [i for each in cut for i in range(each.into.start, each.into.stop)] == list(
+        range(5, 5 + length)
+    )
     assert all(
         [span.start - each.into.start for span in each.operands] == [0, 35]
         and {span.stop - span.start for span in each.operands} == {each.into.stop - each.into.start}
@@ -213,7 +241,8 @@ def test_pieces_are_no_longer_than_they_may_be_and_never_empty(length: int, piec
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "n"), [("ring", 64), ("recursive_doubling", 3), ("halving_doubling", 64), ("two_tree", 64)]
+    ("algorithm", "n"),
+    [("ring", 64), ("recursive_doubling", 3), ("halving_doubling", 64), ("two_tree", 64)],
 )
 def test_a_send_whose_place_was_written_whole_is_waited_for_once(algorithm: str, n: int) -> None:
     do = list(program_of(build("all_reduce", algorithm, 8), 3, n).instructions())
@@ -223,7 +252,10 @@ def test_a_send_whose_place_was_written_whole_is_waited_for_once(algorithm: str,
 
 
 def test_whoever_overwrites_the_rest_of_a_send_waits_for_it_too() -> None:
-    """Rank 2 sends both chunks and then gets each from another rank; the later one may arrive first."""
+    """Rank 2 sends both chunks and then gets each from another rank.
+
+    The later one may arrive first.
+    """
     steps = [Step(2, 3, [0, 1]), Step(0, 2, 0), Step(1, 2, 1)]
     schedule = Schedule("all_reduce", 4, 2, len(steps), steps.__getitem__)
     given, tensors = contributions(schedule, 4), contributions(schedule, 4)
@@ -236,8 +268,16 @@ def hazards(made: Plan) -> Iterator[object]:
     """Instructions that touch what a message has not read or written yet, because nothing has waited for it."""
     coming, going = dict[int, Span](), dict[int, tuple[Span, ...]]()
     for do in made.instructions():
-        reads: tuple[Span, ...] = do.spans if isinstance(do, Send) else do.operands if isinstance(do, Reduce) else ()
-        writes = [do.into] if isinstance(do, Recv | Reduce) else [do.span] if isinstance(do, Average) else []
+        reads: tuple[Span, ...] = (
+            do.spans if isinstance(do, Send) else do.operands if isinstance(do, Reduce) else ()
+        )
+        writes = (
+            [do.into]
+            if isinstance(do, Recv | Reduce)
+            else [do.span]
+            if isinstance(do, Average)
+            else []
+        )
         unread = [span for spans in going.values() for span in spans]
         if overlap([*reads, *writes], [*coming.values()]) or overlap(writes, unread):
             yield do
@@ -253,7 +293,9 @@ def hazards(made: Plan) -> Iterator[object]:
     yield from [*coming, *going]  # the call ends
 
 
-@pytest.mark.parametrize("ranks", [[1, 2, 3, 5], [8], pytest.param([7, 13, 16], marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "ranks", [[1, 2, 3, 5], [8], pytest.param([7, 13, 16], marks=pytest.mark.extended)]
+)
 def test_waits_come_before_what_needs_them(ranks: list[int]) -> None:
     for (collective, algorithm), p in product(executable(), ranks):
         schedule = build(collective, algorithm, p, root=p // 2, segments=3)
@@ -261,7 +303,9 @@ def test_waits_come_before_what_needs_them(ranks: list[int]) -> None:
             assert not [*hazards(program_of(schedule, rank, 7 * p))], (schedule, rank)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "two_shot", "recursive_doubling", "halving_doubling", "two_tree"])
+@pytest.mark.parametrize(
+    "algorithm", ["ring", "two_shot", "recursive_doubling", "halving_doubling", "two_tree"]
+)
 def test_each_missing_wait_is_a_hazard(algorithm: str) -> None:
     """A send may be waited for in several tasks, because these may change places: all of its waits go."""
     for rank in range(4):
@@ -270,7 +314,8 @@ def test_each_missing_wait_is_a_hazard(algorithm: str) -> None:
         assert waits
         for wait in waits:
             program = [
-                task._replace(instructions=tuple(do for do in task.instructions if do != wait)) for task in made.program
+                task._replace(instructions=tuple(do for do in task.instructions if do != wait))
+                for task in made.program
             ]
             assert [*hazards(replace(made, program=tuple(program)))], (rank, wait)
 
@@ -286,12 +331,17 @@ def test_half_of_a_ring_lands_in_place() -> None:
 
 
 @pytest.mark.integration  # seconds
-@pytest.mark.parametrize(("collective", "algorithm"), [key for key in executable() if key[0] in REDUCING])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [key for key in executable() if key[0] in REDUCING]
+)
 @pytest.mark.parametrize("cells", [13, 1 << 24])
 def test_a_sum_is_divided_where_its_last_contribution_is_added(
     collective: str, algorithm: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole, or a few chunks at a time; and without an average the plan is the same but for the divisions."""
+    """Whole, or a few chunks at a time.
+
+    And without an average the plan is the same but for the divisions.
+    """
     monkeypatch.setattr("collectives.engine.program.MOST_CELLS", cells)
     for p in (1, 3, 8):
         schedule = build(collective, algorithm, p, root=p // 2, segments=3)
@@ -303,7 +353,11 @@ def test_a_sum_is_divided_where_its_last_contribution_is_added(
             interpret.apply(step, counts)
             for row, c in zip(*step.cells(), strict=True):
                 rank = int(step.dst[row])
-                if step.add[row] and before[rank, c] < counts[rank, c] == p and edges[c] < edges[c + 1]:
+                if (
+                    step.add[row]
+                    and before[rank, c] < counts[rank, c] == p
+                    and edges[c] < edges[c + 1]
+                ):
                     done[rank].add((int(edges[c]), int(edges[c + 1])))
         for rank in range(p):
             doing = list(plan(schedule, rank, edges).instructions())
@@ -337,18 +391,30 @@ def test_an_empty_buffer_sends_nothing() -> None:
 
 def test_who_exchanges_goes_step_by_step() -> None:
     assert exchanging("all_reduce", 8) == {
-        *("one_shot", "two_shot", "recursive_doubling", "halving_doubling", "swing", "swing_doubling"),
+        *(
+            "one_shot",
+            "two_shot",
+            "recursive_doubling",
+            "halving_doubling",
+            "swing",
+            "swing_doubling",
+        ),
         "circulant",
     }
     assert exchanging("all_reduce", 7) == {"one_shot", "two_shot", "circulant"}
-    assert exchanging("all_to_all", 7) == {"direct", "bruck"}  # no step of pairwise waits for another
+    # No step of pairwise waits for another.
+    assert exchanging("all_to_all", 7) == {"direct", "bruck"}
 
 
 def exchanging(collective: str, p: int) -> set[str]:
     """Algorithms in which every rank exchanges."""
     names = [name for each, name in executable() if each == collective]
     made = {name: build(collective, name, p, segments=3) for name in names}
-    return {name for name, each in made.items() if all(program_of(each, rank, 640).exchanges for rank in range(p))}
+    return {
+        name
+        for name, each in made.items()
+        if all(program_of(each, rank, 640).exchanges for rank in range(p))
+    }
 
 
 def test_scratch_memory_is_reused() -> None:
@@ -364,7 +430,9 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
     steps = []
     for _ in range(draw(st.integers(1, 14))):
         rows, replaced = [], set()
-        for src, dst, chunk, add in draw(st.lists(st.tuples(ranks, ranks, chunks, st.booleans()), max_size=6)):
+        for src, dst, chunk, add in draw(
+            st.lists(st.tuples(ranks, ranks, chunks, st.booleans()), max_size=6)
+        ):
             taken = {(d, c) for _, d, c, _ in rows}
             if src != dst and (dst, chunk) not in (replaced if add else taken):
                 rows.append((src, dst, chunk, add))
@@ -392,7 +460,10 @@ def test_any_schedule_is_played_as_the_interpreter_plays_it(
     play(schedule, tensors, n, eager, ahead)
     for rank, tensor in enumerate(tensors):
         for c in range(schedule.k):
-            assert tensor[edges[c] : edges[c + 1]].tolist() == state[rank, c, : edges[c + 1] - edges[c]].tolist()
+            assert (
+                tensor[edges[c] : edges[c + 1]].tolist()
+                == state[rank, c, : edges[c + 1] - edges[c]].tolist()
+            )
 
 
 @pytest.mark.integration  # seconds
@@ -405,12 +476,17 @@ def test_batches_for_nccl_never_wait_in_a_circle(collective: str, algorithm: str
         batches = [batches_of(plan(schedule, rank, edges), rank) for rank in range(p)]
         at, begun = [0] * p, set()
         while any(at[rank] < len(batches[rank]) for rank in range(p)):
-            begun |= {end for rank in range(p) for batch in batches[rank][: at[rank] + 1] for end in batch}
+            begun |= {
+                end for rank in range(p) for batch in batches[rank][: at[rank] + 1] for end in batch
+            }
             free = [
                 rank
                 for rank in range(p)
                 if at[rank] < len(batches[rank])
-                and all((peer, me, step, not is_sent) in begun for me, peer, step, is_sent in batches[rank][at[rank]])
+                and all(
+                    (peer, me, step, not is_sent) in begun
+                    for me, peer, step, is_sent in batches[rank][at[rank]]
+                )
             ]
             assert free, "every stream waits for another"
             for rank in free:

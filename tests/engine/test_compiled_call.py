@@ -10,7 +10,13 @@ from torch import distributed as dist
 
 from collectives.engine import compiled_call
 from collectives.engine.call import Call, CompiledCall
-from collectives.engine.compiled_call import BoundedCache, Membership, ScheduleKey, call_key, compile_call
+from collectives.engine.compiled_call import (
+    BoundedCache,
+    Membership,
+    ScheduleKey,
+    call_key,
+    compile_call,
+)
 from collectives.engine.tcp.state import flatten
 
 US = Membership(1, 4, "gloo", b"")
@@ -22,7 +28,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How many times a plan was compiled for a buffer that ends with an element."""
     found: Counter[int] = Counter()
 
-    def plan(schedule: Any, rank: int, edges: Any, finished: Any, plan: Any = compiled_call.plan) -> Any:
+    def plan(
+        schedule: Any, rank: int, edges: Any, finished: Any, plan: Any = compiled_call.plan
+    ) -> Any:
         found[int(edges[-1])] += 1
         return plan(schedule, rank, edges, finished)
 
@@ -31,7 +39,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return found
 
 
-def prepare(n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.SUM) -> CompiledCall:
+def prepare(
+    n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.SUM
+) -> CompiledCall:
     tensor = torch.zeros(n, dtype=dtype)
     call = Call("all_reduce", tensor, tensor, op, None, None, "ring", None)
     return compile_call(US, call_key(call), shares_memory=False)
@@ -73,7 +83,8 @@ def test_the_least_recently_used_goes_when_the_bytes_are_used_up() -> None:
     for word in ("aa", "bbb", "aa", "cc", "aa", "bbb"):  # b goes for c, and c for b
         get(word)
     assert made == ["aa", "bbb", "cc", "bbb"]
-    for word in ("dddddddd", "dddddddd", "aa"):  # what is larger than all of it stays until the next one
+    # What is larger than all of it stays until the next one.
+    for word in ("dddddddd", "dddddddd", "aa"):
         get(word)
     assert made[4:] == ["dddddddd", "aa"]
 
@@ -81,7 +92,10 @@ def test_the_least_recently_used_goes_when_the_bytes_are_used_up() -> None:
 def test_a_plan_is_counted_with_about_the_memory_that_it_takes() -> None:
     prepare(64)
     tracemalloc.start()
-    many = [(each := compiled_call._compile(KEY, n, None), flatten(each.plan.program)) for n in range(1000, 1020)]
+    many = [
+        (each := compiled_call._compile(KEY, n, None), flatten(each.plan.program))
+        for n in range(1000, 1020)
+    ]
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.6 < sum(compiled_call._nbytes(each.plan, each.edges) for each, _ in many) / used < 1.7

@@ -1,4 +1,7 @@
-"""Compiling that takes seconds says so, in one line of the process that compiles; what is quick says nothing."""
+"""Compiling that takes seconds says so, in one line of the process that compiles.
+
+What is quick says nothing.
+"""
 
 from pathlib import Path
 

@@ -19,10 +19,25 @@ from command import finished
 
 pytestmark = pytest.mark.integration
 
-OPS = [dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
+OPS = [
+    dist.ReduceOp.SUM,
+    dist.ReduceOp.AVG,
+    dist.ReduceOp.PRODUCT,
+    dist.ReduceOp.MAX,
+    dist.ReduceOp.MIN,
+]
 BITS = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
 DTYPES = [
-    *(torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.bool),
+    *(
+        torch.float32,
+        torch.float64,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.bool,
+    ),
     *(torch.float16, torch.bfloat16, torch.complex64, torch.float8_e5m2),
 ]
 
@@ -65,7 +80,9 @@ def play(plans: list[Plan], tensors: list[torch.Tensor], op: Any) -> None:
     assert not going, "some wait for ever"
 
 
-def _play(r: int, made: Plan, tensor: torch.Tensor, op: Any, p: int, mail: Pieces) -> Iterator[None]:
+def _play(
+    r: int, made: Plan, tensor: torch.Tensor, op: Any, p: int, mail: Pieces
+) -> Iterator[None]:
     scratch, received = torch.zeros(made.scratch, dtype=tensor.dtype), dict[int, Recv]()
 
     def view(span: Span) -> torch.Tensor:
@@ -74,7 +91,9 @@ def _play(r: int, made: Plan, tensor: torch.Tensor, op: Any, p: int, mail: Piece
     for do in made.instructions():
         match do:
             case Send():
-                mail[r, do.peer, do.step] = torch.cat([view(span).view(torch.uint8) for span in do.spans])
+                mail[r, do.peer, do.step] = torch.cat(
+                    [view(span).view(torch.uint8) for span in do.spans]
+                )
             case Recv():
                 received[do.number] = do
             case Wait() if recv := received.pop(do.number, None):
@@ -95,7 +114,9 @@ def test_the_loop_gives_the_bits_that_torch_gives(p: int, monkeypatch: pytest.Mo
         edges = schedule.cut(n)
         plans, whole = [plan(schedule, r, edges) for r in range(p)], int(edges[-1])
 
-        def one(r: int, plans: Any = plans, whole: int = whole, dtype: Any = dtype, op: Any = op) -> bytes:
+        def one(
+            r: int, plans: Any = plans, whole: int = whole, dtype: Any = dtype, op: Any = op
+        ) -> bytes:
             tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
             call(plans[r], tensor, scratch, ranks.groups[r].transport, op)
             return in_bits(tensor)
@@ -119,7 +140,8 @@ with warnings.catch_warnings(record=True) as said:
 """
 
 
-@pytest.mark.parametrize("code", ["ENOSYS", "EBADF"])  # NFS: an exclusive lock on a file that is open for reading
+# NFS: an exclusive lock on a file that is open for reading.
+@pytest.mark.parametrize("code", ["ENOSYS", "EBADF"])
 def test_a_file_system_without_locks_does_not_prevent_the_import(code: str) -> None:
     command = [sys.executable, "-c", NO_LOCKS, code]
     done = finished(command)
@@ -145,8 +167,12 @@ def bits(dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of quantized types and of complex32
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-def test_what_torch_copies_is_moved_and_what_it_adds_is_reduced_but_complex(dtype: torch.dtype) -> None:
-    assert (refusal(None, dtype) is None) == is_done(lambda: torch.empty(2, dtype=dtype).copy_(bits(dtype)))
+def test_what_torch_copies_is_moved_and_what_it_adds_is_reduced_but_complex(
+    dtype: torch.dtype,
+) -> None:
+    assert (refusal(None, dtype) is None) == is_done(
+        lambda: torch.empty(2, dtype=dtype).copy_(bits(dtype))
+    )
     added = dtype == torch.bool or is_done(lambda: bits(dtype) + bits(dtype))
     assert (refusal(dist.ReduceOp.SUM, dtype) is None) == (added and not dtype.is_complex)
 
@@ -158,7 +184,11 @@ def test_every_dtype_that_can_be_moved_is_broadcast(monkeypatch: pytest.MonkeyPa
     plans = [plan(schedule, r, schedule.cut(2)) for r in range(2)]
 
     def one(r: int, dtype: torch.dtype) -> bytes:
-        tensor = bits(dtype) if r == 0 else torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
+        tensor = (
+            bits(dtype)
+            if r == 0
+            else torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
+        )
         call(plans[r], tensor, tensor[:0], ranks.groups[r].transport, None)
         return in_bits(tensor)
 

@@ -7,13 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from lone_rank import CALL, MOST_PAUSES, SIGNATURE, N, Rank, come, ended, header, receive, reset, send
+from lone_rank import (
+    CALL,
+    MOST_PAUSES,
+    SIGNATURE,
+    N,
+    Rank,
+    come,
+    ended,
+    header,
+    receive,
+    reset,
+    send,
+)
 
 from collectives.engine.handshake import HEADER
 from collectives.engine.program import AHEAD, Send, Span, Wait
 from collectives.engine.tcp import loop, state
 
-# The loop is compiled, which takes half a minute; where it does not return, a signal does not end it.
+# The loop is compiled, which takes half a minute; where it does not return, a signal does not end
+# it.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120, method="thread")]
 
 SOON = 900_000_000  # nanoseconds: the system's call takes less than a second
@@ -70,7 +83,9 @@ def test_a_peer_may_connect_while_a_rank_waits_for_it(stack: ExitStack, size: in
     assert not rank.failed[0]
     rank.descriptors[0]["into"] = connected
     rank.peers[0].sendall(header(100) + bytes(range(100)))
-    reader = threading.Thread(daemon=True, target=come, args=(rank.peers[1], HEADER.size + size if size else 0))
+    reader = threading.Thread(
+        daemon=True, target=come, args=(rank.peers[1], HEADER.size + size if size else 0)
+    )
     assert ended(rank, reader) == loop.FINISHED
     assert bytes(rank.tensor[:100]) == bytes(range(100))
 
@@ -86,7 +101,9 @@ def test_a_peer_may_connect_while_a_rank_waits_for_it(stack: ExitStack, size: in
     ],
     ids=["call", "step", "bytes", "signature"],
 )
-def test_another_header_is_refused_whether_or_not_bytes_follow(stack: ExitStack, wrong: bytes, begun: int) -> None:
+def test_another_header_is_refused_whether_or_not_bytes_follow(
+    stack: ExitStack, wrong: bytes, begun: int
+) -> None:
     rank = Rank(stack, peers=2)
     rank.begin(receive(100, peer=1))
     rank.peers[1].sendall(wrong + b"x" * begun)
@@ -94,7 +111,9 @@ def test_another_header_is_refused_whether_or_not_bytes_follow(stack: ExitStack,
     assert rank.failed == (1, 1, 0, state.DIFFERENT)
 
 
-@pytest.mark.parametrize(("end", "why"), [(socket.socket.close, state.CLOSED), (reset, errno.ECONNRESET)])
+@pytest.mark.parametrize(
+    ("end", "why"), [(socket.socket.close, state.CLOSED), (reset, errno.ECONNRESET)]
+)
 def test_a_peer_that_ends_in_a_message_is_named(
     stack: ExitStack, end: Callable[[socket.socket], None], why: int
 ) -> None:
@@ -138,7 +157,10 @@ def test_later_and_interrupted_are_no_failures(stack: ExitStack) -> None:
 
 
 def test_what_the_system_takes_bit_by_bit_arrives_whole_at_each_peer(stack: ExitStack) -> None:
-    """Several spans; the peers read one after the other, so that all messages wait to be sent at first."""
+    """Several spans.
+
+    The peers read one after the other, so that all messages wait to be sent at first.
+    """
     rank = Rank(stack, peers=3)
     spans = (Span(5, N // 2), Span(N // 2 + 3, N - 100), Span(N - 50, N))
     rank.begin(*([Send(peer, peer, 0, spans), Wait(peer)] for peer in range(3)))
@@ -146,7 +168,9 @@ def test_what_the_system_takes_bit_by_bit_arrives_whole_at_each_peer(stack: Exit
     expected = b"".join(bytes(rank.tensor[span.start : span.stop]) for span in spans)
     whole = header(len(expected)) + expected
     came: list[bytes] = []
-    reader = threading.Thread(daemon=True, target=lambda: came.extend(come(peer, len(whole)) for peer in rank.peers))
+    reader = threading.Thread(
+        daemon=True, target=lambda: came.extend(come(peer, len(whole)) for peer in rank.peers)
+    )
     assert ended(rank, reader) == loop.FINISHED
     assert came == [whole] * 3
 
@@ -171,7 +195,9 @@ def test_a_rank_that_waits_to_send_reads_what_it_has_asked_for(stack: ExitStack)
     assert loop.left(rank.state, 1) > 0
 
 
-def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(stack: ExitStack) -> None:
+def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(
+    stack: ExitStack,
+) -> None:
     """A task waits for room, and the send of another task finds it."""
     rank = Rank(stack)
     rank.begin(send(100))
@@ -186,7 +212,9 @@ def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(st
 def test_the_last_bytes_of_a_long_message_wake_the_rank(stack: ExitStack, size: int) -> None:
     rank = Rank(stack)
     rank.begin(receive(size))
-    sender = threading.Thread(daemon=True, target=rank.peers[0].sendall, args=(header(size) + bytes(size - 10),))
+    sender = threading.Thread(
+        daemon=True, target=rank.peers[0].sendall, args=(header(size) + bytes(size - 10),)
+    )
     sender.start()
     for _ in range(MOST_PAUSES):
         if rank.run() == loop.PAUSE and loop.left(rank.state, 0) <= 10:
@@ -217,10 +245,17 @@ def test_a_process_that_connects_ends_the_waiting(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("waiting", [0, 1, AHEAD, AHEAD + 1])
-def test_every_task_that_may_begin_has_run_before_a_rank_waits(stack: ExitStack, waiting: int) -> None:
+def test_every_task_that_may_begin_has_run_before_a_rank_waits(
+    stack: ExitStack, waiting: int
+) -> None:
     """That is up to AHEAD behind the one that waits, also where tasks before it have just let them begin."""
     rank, tasks = Rank(stack), waiting + 2 * AHEAD
-    rank.begin(*(receive(1, number) if number == waiting else send(1, number, step=number) for number in range(tasks)))
+    rank.begin(
+        *(
+            receive(1, number) if number == waiting else send(1, number, step=number)
+            for number in range(tasks)
+        )
+    )
     assert rank.run() == loop.PAUSE
     rank.peers[0].setblocking(False)
     came = rank.peers[0].recv(1 << 16)

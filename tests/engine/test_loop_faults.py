@@ -29,7 +29,9 @@ SIGNATURE, OTHER = (
 )
 
 
-def call(ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N, algorithm: str = "ring") -> None:
+def call(
+    ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N, algorithm: str = "ring"
+) -> None:
     """An all-reduce."""
     schedule = build("all_reduce", algorithm, ranks.p)
     made = plan(schedule, r, schedule.cut(n))
@@ -67,7 +69,10 @@ def comes_late(ranks: Ranks) -> None:
 FAULTS: dict[str, tuple[Callable[[Ranks], object], str]] = {
     "gives up": (gives_up, "rank 1 failed by ValueError: planted"),
     "closes": (lambda ranks: ranks.groups[1].transport.mesh.close("it ends"), "rank 1"),
-    "calls differently": (lambda ranks: call(ranks, 1, OTHER), "call differs from this rank's: algorithm"),
+    "calls differently": (
+        lambda ranks: call(ranks, 1, OTHER),
+        "call differs from this rank's: algorithm",
+    ),
     "has another size": (lambda ranks: call(ranks, 1, n=N + P), "bytes came, not"),
     "does not come": (lambda ranks: None, NO_SIGN),
     "comes when it is over": (comes_late, NO_SIGN),
@@ -96,7 +101,9 @@ def test_the_others_say_why(fault: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert "in step " in str(said)
 
 
-def test_a_rank_hears_the_abort_of_one_that_has_sent_half_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_hears_the_abort_of_one_that_has_sent_half_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A chunk is longer than what the system's buffers hold, and its receiver comes late."""
     n = 6 << 20
     ranks = Ranks(P, monkeypatch)
@@ -115,7 +122,9 @@ def test_a_rank_hears_the_abort_of_one_that_has_sent_half_a_message(monkeypatch:
         assert "rank 1 failed by KeyboardInterrupt" in str(said)
 
 
-def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ranks = Ranks(4, monkeypatch)
     other = {1: {"signature": OTHER, "algorithm": "ring"}}
     seen = ranks.run(lambda r: call(ranks, r, **other.get(r, {"algorithm": "recursive_doubling"})))
@@ -124,7 +133,9 @@ def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(mon
         assert "call differs from this rank's: algorithm" in str(said)
 
 
-def test_a_peer_that_does_not_listen_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_listen_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ranks = Ranks(2, monkeypatch, seconds=SECONDS)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         ranks.groups[0].transport.mesh.addresses[1] = gone.getsockname()
@@ -144,14 +155,25 @@ def test_all_of_many_ranks_hear_why_one_fails(monkeypatch: pytest.MonkeyPatch) -
         if r == 1:
             return gives_up(ranks)
         made, tensor = plan(schedule, r, schedule.cut(N)), torch.ones(N)
-        return execute(made, tensor, torch.zeros(made.scratch), ranks.groups[r].transport, dist.ReduceOp.SUM, SIGNATURE)
+        return execute(
+            made,
+            tensor,
+            torch.zeros(made.scratch),
+            ranks.groups[r].transport,
+            dist.ReduceOp.SUM,
+            SIGNATURE,
+        )
 
     seen = ranks.run(once)
     ranks.close()
-    assert all("rank 1 failed by ValueError: planted" in str(said) for r, said in enumerate(seen) if r != 1)
+    assert all(
+        "rank 1 failed by ValueError: planted" in str(said) for r, said in enumerate(seen) if r != 1
+    )
 
 
-def test_ranks_that_all_fail_at_once_do_not_all_connect_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_all_fail_at_once_do_not_all_connect_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ranks, told = Ranks(MANY, monkeypatch), list[int]()
     monkeypatch.setattr(mesh, "send_to_all", lambda addresses, *_: told.append(len(addresses)))
 
@@ -164,4 +186,5 @@ def test_ranks_that_all_fail_at_once_do_not_all_connect_with_each_other(monkeypa
 
     assert ranks.run(fail) == [None] * MANY
     ranks.close()
-    assert 0 < sum(told) <= MANY * 2 * (MANY - 1).bit_length()  # all with all would be MANY * (MANY - 1)
+    # All with all would be MANY * (MANY - 1).
+    assert 0 < sum(told) <= MANY * 2 * (MANY - 1).bit_length()

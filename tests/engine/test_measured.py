@@ -27,7 +27,10 @@ def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def seen(p: int, where: str = "loopback") -> dict[str, list[Any]]:
     """What each rank saw, by case."""
-    return {event["case"]: event["seen"] for event in launch("measured_cases", {}, p, where=where, timeout=PATIENCE)}
+    return {
+        event["case"]: event["seen"]
+        for event in launch("measured_cases", {}, p, where=where, timeout=PATIENCE)
+    }
 
 
 class OpeningLink(probe.Pair):
@@ -61,7 +64,10 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
     assert found["measured"] == [int(p > 1)] * p  # once, although three groups call
     of_first = first[0]["machine"]
     assert [each["machine"] for each in found["later"]] == [of_first] * p
-    assert [each and each["machine"] for each in found["part"]] == [None, *[of_first if p > 2 else None] * (p - 1)]
+    assert [each and each["machine"] for each in found["part"]] == [
+        None,
+        *[of_first if p > 2 else None] * (p - 1),
+    ]
     assert all(each["right"] for each in first + named)
     assert [each["machine"]["name"] for each in named] == ["textbook"] * p
     if p == 1:
@@ -70,7 +76,10 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
         machine = Machine.model_validate(first[0]["machine"])
         assert machine.name == MEASURED
         link = machine.network
-        assert first[0]["chosen"] == [probe.choose_by_reads("all_reduce", p, NBYTES, link.alpha, link.beta), 1]
+        assert first[0]["chosen"] == [
+            probe.choose_by_reads("all_reduce", p, NBYTES, link.alpha, link.beta),
+            1,
+        ]
 
 
 def transport(hosts: str, ranks_per_host: int, spins: int = 16) -> Any:

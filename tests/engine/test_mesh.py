@@ -56,18 +56,25 @@ DIFFERENCES = {
 def test_ranks_that_call_differently_are_told_how(seen: dict[str, Any], case: str) -> None:
     """No rank but a broadcast's root goes on, and each reports the difference: found, or told of by another rank.
 
-    A rank that received another call's message names its sender. One of the two is rank 1, which calls differently.
+    A rank that received another call's message names its sender. One of the two is rank 1, which
+    calls differently.
     """
     first = [said for said, _ in seen[case]]
     failed = r"\w+ by \w+ failed on rank (\d), in step \d+, (receiving from|sending to) rank (\d): "
     found = [re.match(failed, said) for said in first]
-    differ = [re.search(rf"its call differs from this rank's: {DIFFERENCES[case]}$", said) for said in first]
+    differ = [
+        re.search(rf"its call differs from this rank's: {DIFFERENCES[case]}$", said)
+        for said in first
+    ]
     for rank, (match, difference) in enumerate(zip(found, differ, strict=True)):
         assert (match and difference) or (case == "roots differ" and rank in (0, 3)), first
         if match and " has given up, because rank " not in first[rank]:
             assert 1 in (rank, int(match[3])), first
             assert match.group(1, 2) == (str(rank), "receiving from")
-    assert all("has failed before: make a new group" in again or case == "roots differ" for _, again in seen[case])
+    assert all(
+        "has failed before: make a new group" in again or case == "roots differ"
+        for _, again in seen[case]
+    )
 
 
 def test_the_listener_is_bound_to_the_group_s_interface_alone(seen: dict[str, Any]) -> None:

@@ -48,7 +48,9 @@ def test_every_algorithm(world: Callable[[int], World], p: int) -> None:
                 done.append(begin(case, p, rank, group[rank], DEVICE))
         w.run()
         for rank, (output, expected) in enumerate(done):
-            assert expected is None or torch.equal(output.memory, expected), f"{case} on rank {rank} of {p}"
+            assert expected is None or torch.equal(output.memory, expected), (
+                f"{case} on rank {rank} of {p}"
+            )
 
 
 def some(p: int) -> Iterator[CheckedCall]:
@@ -58,15 +60,22 @@ def some(p: int) -> Iterator[CheckedCall]:
 
 
 def test_public_functions_in_a_subgroup(world: Callable[[int], World]) -> None:
-    """Ranks of the group are not those of the world; roots are the world's, and pieces are of different sizes."""
+    """Ranks of the group are not those of the world.
+
+    Roots are the world's, and pieces are of different sizes.
+    """
     w = world(7)
     ranks = [1, 3, 4, 6]
     group, p = w.group(ranks), len(ranks)
-    pieces = [[torch.arange(2 * r + 3 * s) + 100.0 * r + 10 * s for s in range(p)] for r in range(p)]  # from r to s
+    pieces = [
+        [torch.arange(2 * r + 3 * s) + 100.0 * r + 10 * s for s in range(p)] for r in range(p)
+    ]  # from r to s
     results = []
     for r, rank in enumerate(ranks):
         with w.on(rank):
-            results.append(call_all(group[r], r, on_gpu(pieces[r]), [len(pieces[s][r]) for s in range(p)]))
+            results.append(
+                call_all(group[r], r, on_gpu(pieces[r]), [len(pieces[s][r]) for s in range(p)])
+            )
     w.run()
     x = [torch.arange(11) + 100.0 * r for r in range(p)]
     for r, found in enumerate(results):
@@ -81,7 +90,9 @@ def test_public_functions_in_a_subgroup(world: Callable[[int], World]) -> None:
     assert {stream.rank for stream in w.streams if stream.seen} == set(ranks)
 
 
-def call_all(group: Group, r: int, pieces: list[Tensor], sizes: list[int]) -> dict[str, list[Tensor]]:
+def call_all(
+    group: Group, r: int, pieces: list[Tensor], sizes: list[int]
+) -> dict[str, list[Tensor]]:
     """Each public function once, with rank 4 of the world as the source and rank 6 as the destination."""
     p = len(sizes)
 
@@ -102,7 +113,16 @@ def call_all(group: Group, r: int, pieces: list[Tensor], sizes: list[int]) -> di
     collectives.all_gather(everyone, x(), group, algorithm="bruck")
     collectives.reduce_scatter(share, given, group=group, algorithm="ring")
     collectives.all_to_all(received, pieces, group, algorithm="pairwise")
-    names = ("all_reduce", "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
+    names = (
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "scatter",
+        "gather",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    )
     results = ([total], [source], [one], [part], collected, everyone, [share], received)
     return dict(zip(names, results, strict=True))
 
@@ -123,7 +143,9 @@ def test_what_one_gpu_can_check(world: Callable[[int], World], check: Callable[.
     assert all(output.memory.tolist() == expected.tolist() for output, expected in found)
 
 
-def test_a_group_has_one_first_collective_however_many_there_are(world: Callable[[int], World]) -> None:
+def test_a_group_has_one_first_collective_however_many_there_are(
+    world: Callable[[int], World],
+) -> None:
     """Rank 0 is in many groups, rank 1 in one: what rank 0 does elsewhere must not make it call there again."""
     w = world(2)
     shared, alone = w.group(), [w.group([0])[0] for _ in range(100)]
@@ -153,13 +175,18 @@ def test_a_long_reduction_is_one_kernel(world: Callable[[int], World]) -> None:
     group, n = w.group(), 3 * PIECE + 1
     for rank in range(2):
         with w.on(rank):
-            collectives.all_reduce(torch.zeros(n, device=DEVICE), group=group[rank], algorithm="recursive_doubling")
+            collectives.all_reduce(
+                torch.zeros(n, device=DEVICE), group=group[rank], algorithm="recursive_doubling"
+            )
     w.run()
     assert w.kernels["aten.add.out"] == 2
 
 
 def test_batches_through_a_wrapper_that_offers_none(world: Callable[[int], World]) -> None:
-    """Leave the batches to torch, as under TORCH_DISTRIBUTED_DEBUG=DETAIL; the sums are the same."""
+    """Leave the batches to torch, as under TORCH_DISTRIBUTED_DEBUG=DETAIL.
+
+    The sums are the same.
+    """
     w = world(3)
     group, tensors = w.group(), on_gpu([torch.full((7,), float(rank)) for rank in range(3)])
     for rank in range(3):
@@ -172,7 +199,10 @@ def test_batches_through_a_wrapper_that_offers_none(world: Callable[[int], World
 
 def test_torch_has_the_calls_of_a_batch() -> None:
     """Exchange one batch through a process group of torch itself, whose backend moves nothing."""
-    group, backend = dist.ProcessGroup(dist.HashStore(), 0, 2), FakeProcessGroup._create_internal(0, 2)
+    group, backend = (
+        dist.ProcessGroup(dist.HashStore(), 0, 2),
+        FakeProcessGroup._create_internal(0, 2),
+    )
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
     tensor = torch.ones(4)
     batch = Send(0, 1, 0, (Span(0, 2),)), Recv(1, 1, 0, Span(2, 4))
@@ -203,7 +233,8 @@ def test_a_message_that_fails_names_rank_and_step(
     with (
         w.on(0),
         pytest.raises(
-            RuntimeError, match=r"all_reduce by ring failed on rank 0, in step 0, sending to rank 1: NCCL .* aborted"
+            RuntimeError,
+            match=r"all_reduce by ring failed on rank 0, in step 0, sending to rank 1: NCCL .* aborted",
         ),
     ):
         collectives.all_reduce(on_gpu([torch.ones(4)])[0], group=group[0], algorithm="ring")
@@ -217,13 +248,18 @@ def all_reduce_on(w: World, algorithm: str, sizes: list[int]) -> None:
     group = w.group()
     for rank, n in enumerate(sizes):
         with w.on(rank):
-            collectives.all_reduce(torch.zeros(n, device=DEVICE), group=group[rank], algorithm=algorithm)
+            collectives.all_reduce(
+                torch.zeros(n, device=DEVICE), group=group[rank], algorithm=algorithm
+            )
     w.run()
 
 
 def test_a_first_batch_without_a_collective(world: Callable[[int], World]) -> None:
     w = world(2)
-    with w.on(0), pytest.raises(NcclError, match="rank 0, batch 0 is the first operation on its group"):
+    with (
+        w.on(0),
+        pytest.raises(NcclError, match="rank 0, batch 0 is the first operation on its group"),
+    ):
         w.group()[0]._start_coalescing(DEVICE)
 
 
@@ -233,7 +269,9 @@ def test_a_collective_that_a_rank_does_not_call(world: Callable[[int], World]) -
     for rank in (0, 2):
         with w.on(rank):
             dist.all_reduce(torch.zeros(1, device=DEVICE), group=group[rank])
-    with pytest.raises(NcclError, match=r"deadlock: rank 0, collective 0 waits for ranks \[1\]; rank 2"):
+    with pytest.raises(
+        NcclError, match=r"deadlock: rank 0, collective 0 waits for ranks \[1\]; rank 2"
+    ):
         w.run()
 
 
@@ -255,22 +293,30 @@ def test_receives_that_come_a_batch_after_the_sends(
 
 def test_ranks_that_do_not_agree_on_the_size(world: Callable[[int], World]) -> None:
     with pytest.raises(
-        NcclError, match=r"mismatch: rank 1, batch 0 has .* 8 float32 .* but rank 0, batch 0 has .* 9 float32"
+        NcclError,
+        match=r"mismatch: rank 1, batch 0 has .* 8 float32 .* but rank 0, batch 0 has .* 9 float32",
     ):
         all_reduce_on(world(2), "recursive_doubling", [9, 8])
 
 
-def test_a_stream_that_does_not_wait_for_nccl(world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_does_not_wait_for_nccl(
+    world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fake_nccl.Work.wait", lambda self: None)
     with pytest.raises(NcclError, match=r"race on rank \d: .* does not wait for"):
         all_reduce_on(world(2), "recursive_doubling", [9, 9])
 
 
-def test_scratch_memory_that_two_streams_share(world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_memory_that_two_streams_share(
+    world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = Tensor(torch.zeros(100))
     monkeypatch.setattr(buffers, "_memory", lambda n, kind: kept)
     w = world(1)
-    with w.on(0), pytest.raises(NcclError, match=r"race on rank 0: .* on another stream does not wait for"):
+    with (
+        w.on(0),
+        pytest.raises(NcclError, match=r"race on rank 0: .* on another stream does not wait for"),
+    ):
         gpu_cases.on_two_streams(w.group()[0], DEVICE, n=8)
 
 
@@ -288,30 +334,45 @@ def exchange_on(w: World, *programs: list[list[tuple[str, Tensor, int]]]) -> Non
     w.run()
 
 
-def test_messages_of_a_pair_are_matched_in_order_whatever_their_tags(world: Callable[[int], World]) -> None:
+def test_messages_of_a_pair_are_matched_in_order_whatever_their_tags(
+    world: Callable[[int], World],
+) -> None:
     a, b, c, d = on_gpu([torch.ones(3), torch.full((3,), 2.0), torch.zeros(3), torch.zeros(3)])
-    exchange_on(world(2), [[("send", a, 1), ("send", b, 1)]], [[("receive", c, 0), ("receive", d, 0)]])
+    exchange_on(
+        world(2), [[("send", a, 1), ("send", b, 1)]], [[("receive", c, 0), ("receive", d, 0)]]
+    )
     assert tolists([c, d]) == [[1.0] * 3, [2.0] * 3]
     short, long, few, many = on_gpu([torch.ones(3), torch.ones(4), torch.zeros(3), torch.zeros(4)])
     with pytest.raises(
-        NcclError, match=r"mismatch: rank 1, batch 0 has receive 4 float32 from rank 0, but rank 0, .* 3"
+        NcclError,
+        match=r"mismatch: rank 1, batch 0 has receive 4 float32 from rank 0, but rank 0, .* 3",
     ):
-        exchange_on(world(2), [[("send", short, 1), ("send", long, 1)]], [[("receive", many, 0), ("receive", few, 0)]])
+        exchange_on(
+            world(2),
+            [[("send", short, 1), ("send", long, 1)]],
+            [[("receive", many, 0), ("receive", few, 0)]],
+        )
 
 
-def test_a_batch_moves_nothing_before_all_its_counterparts_have_begun(world: Callable[[int], World]) -> None:
+def test_a_batch_moves_nothing_before_all_its_counterparts_have_begun(
+    world: Callable[[int], World],
+) -> None:
     """Rank 1 sends only when its receive is done, and rank 0 has both in one batch."""
     a, b, c, d = on_gpu([torch.ones(3) for _ in range(4)])
     with pytest.raises(
         NcclError,
         match="deadlock: rank 0, batch 0 has to receive 3 float32 from rank 1; rank 1, batch 0 waits for rank 0",
     ):
-        exchange_on(world(2), [[("send", a, 1), ("receive", b, 1)]], [[("receive", c, 0)], [("send", d, 0)]])
+        exchange_on(
+            world(2), [[("send", a, 1), ("receive", b, 1)]], [[("receive", c, 0)], [("send", d, 0)]]
+        )
 
 
 def test_a_batch_that_receives_into_what_it_sends(world: Callable[[int], World]) -> None:
     (a,) = on_gpu([torch.ones(3)])
-    with pytest.raises(NcclError, match="race within rank 0, batch 0: send 3 float32 to rank 1 and receive"):
+    with pytest.raises(
+        NcclError, match="race within rank 0, batch 0: send 3 float32 to rank 1 and receive"
+    ):
         exchange_on(world(2), [[("send", a, 1), ("receive", a, 1)]])
 
 
@@ -326,14 +387,23 @@ def test_the_host_waits_for_nothing(world: Callable[[int], World]) -> None:
     assert copy.memory.isnan().all()
 
 
-def test_two_schedules_of_one_name_are_an_error(world: Callable[[int], World], tmp_path: Path) -> None:
-    """Nothing in a message of NCCL says by which schedule it is sent; rank 1 is the one that hears of the other."""
+def test_two_schedules_of_one_name_are_an_error(
+    world: Callable[[int], World], tmp_path: Path
+) -> None:
+    """Nothing in a message of NCCL says by which schedule it is sent.
+
+    Rank 1 is the one that hears of the other.
+    """
     w = world(2)
     group, file = w.group(), tmp_path / "own.py"
     for rank, algorithm in enumerate(("ring", "recursive_doubling")):
         file.write_text(
             f"from collectives.algorithms import build\nmine = lambda p: build('all_reduce', '{algorithm}', p)"
         )
-        refused = pytest.raises(RuntimeError, match="the call of rank 0 differs from this rank's: schedule")
+        refused = pytest.raises(
+            RuntimeError, match="the call of rank 0 differs from this rank's: schedule"
+        )
         with w.on(rank), refused if rank else nullcontext():
-            collectives.all_reduce(*on_gpu([torch.arange(8.0)]), group=group[rank], algorithm=f"{file}:mine")
+            collectives.all_reduce(
+                *on_gpu([torch.arange(8.0)]), group=group[rank], algorithm=f"{file}:mine"
+            )

@@ -11,9 +11,12 @@ ALGORITHMS = sum(collective == "all_reduce" for collective, _ in executable())
 
 
 @pytest.mark.parametrize(
-    ("what", "transport", "ops"), [("transport", "tcp", 2), ("op", "tcp", 1), ("op", "shared_memory", 1)]
+    ("what", "transport", "ops"),
+    [("transport", "tcp", 2), ("op", "tcp", 1), ("op", "shared_memory", 1)],
 )
-def test_all_reduces_with_one_more(what: str, transport: str, ops: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_reduces_with_one_more(
+    what: str, transport: str, ops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(TASKS)
     monkeypatch.setenv("COLLECTIVES_TRANSPORT", transport)
     events = launch("newcomer", {"what": what}, 3, timeout=PATIENCE)

@@ -40,7 +40,9 @@ def has_come(peer: socket.socket) -> bool:
 
 def go_on(rank: Rank, size: int) -> int:
     """How the loop ends, while peer 0 reads its message."""
-    return ended(rank, threading.Thread(daemon=True, target=come, args=(rank.peers[0], HEADER.size + size)))
+    return ended(
+        rank, threading.Thread(daemon=True, target=come, args=(rank.peers[0], HEADER.size + size))
+    )
 
 
 @pytest.mark.parametrize("has_network", [False, True])
@@ -70,15 +72,21 @@ def test_on_one_host_it_has(roomy: Rank) -> None:
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
-@pytest.mark.parametrize(("size", "in_flight"), [(BANDWIDTH_DELAY, state.NEVER), (BANDWIDTH_DELAY + 1, 5)])
-def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(roomy: Rank, size: int, in_flight: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "in_flight"), [(BANDWIDTH_DELAY, state.NEVER), (BANDWIDTH_DELAY + 1, 5)]
+)
+def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(
+    roomy: Rank, size: int, in_flight: int
+) -> None:
     roomy.begin(send(size, step=5))
     assert roomy.run() == loop.FINISHED
     assert roomy.links[0]["in_flight"] == in_flight
 
 
 def test_a_short_message_behind_a_long_one_leaves_after_it(roomy: Rank) -> None:
-    roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, step=1), send(100, number=2, peer=1, step=1))
+    roomy.begin(
+        send(4 * BANDWIDTH_DELAY), send(100, number=1, step=1), send(100, number=2, peer=1, step=1)
+    )
     assert roomy.run() == loop.FINISHED
     assert roomy.links[0]["in_flight"] == 1
     assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
@@ -114,7 +122,11 @@ def test_a_step_of_the_next_call_is_a_later_one(roomy: Rank) -> None:
 
 
 def test_the_next_long_message_has_room_again(roomy: Rank) -> None:
-    roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1), send(N // 4, number=2, step=2))
+    roomy.begin(
+        send(4 * BANDWIDTH_DELAY),
+        send(100, number=1, peer=1, step=1),
+        send(N // 4, number=2, step=2),
+    )
     assert roomy.run() == loop.PAUSE
     assert go_on(roomy, 4 * BANDWIDTH_DELAY) == loop.FINISHED
     assert roomy.links[0]["send_buffer"] == LARGE_BUFFER

@@ -28,14 +28,18 @@ def check(everyone: list[Any], name: str) -> None:
     """Every rank names the file and two digests; rank 1 has the other one."""
     for words in everyone:
         assert isinstance(words, str), f"a sum where schedules differ: {everyone}"
-        found = re.search(r"schedule ([0-9a-f]{12}) against ([0-9a-f]{12}), although both are named (\S+):", words)
+        found = re.search(
+            r"schedule ([0-9a-f]{12}) against ([0-9a-f]{12}), although both are named (\S+):", words
+        )
         assert found, words
         assert found[1] != found[2]
         assert found[3].endswith(name)
 
 
 @pytest.mark.parametrize("over", transport.TRANSPORTS)
-@pytest.mark.parametrize(("is_program", "name"), [(False, "carries.py:my_all_reduce"), (True, "own.xml")])
+@pytest.mark.parametrize(
+    ("is_program", "name"), [(False, "carries.py:my_all_reduce"), (True, "own.xml")]
+)
 def test_two_files_whose_names_end_alike(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, over: str, is_program: bool, name: str
 ) -> None:
@@ -43,13 +47,19 @@ def test_two_files_whose_names_end_alike(
     settings = {"folder": str(tmp_path), "is_one_path": False, "is_program": is_program}
     everyone = said(monkeypatch, settings)
     if is_program:  # short names, which differ in the folder
-        assert all(re.search(r"algorithm \S+own\.xml against \S+own\.xml", str(words)) for words in everyone), everyone
+        assert all(
+            re.search(r"algorithm \S+own\.xml against \S+own\.xml", str(words))
+            for words in everyone
+        ), everyone
     else:
         check(everyone, name)
 
 
-def test_one_path_with_two_contents_on_two_hosts(monkeypatch: pytest.MonkeyPatch, allowed: None) -> None:
-    settings = {"folder": "/dev/shm", "is_one_path": True, "is_program": False}  # every emulated host has its own
+def test_one_path_with_two_contents_on_two_hosts(
+    monkeypatch: pytest.MonkeyPatch, allowed: None
+) -> None:
+    # Every emulated host has its own.
+    settings = {"folder": "/dev/shm", "is_one_path": True, "is_program": False}
     check(said(monkeypatch, settings, where="cluster:1ms,200MB/s"), "carries.py:my_all_reduce")
 
 

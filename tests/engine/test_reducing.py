@@ -71,7 +71,10 @@ def test_the_place_may_be_any_operand(place: int | None, n: int, dtype: torch.dt
 def test_threads_combine_at_the_same_time(dtype: torch.dtype) -> None:
     """Memory that one thread has freed goes to another, where threads are more than the arenas of malloc."""
     threads, n = 64, 8 * BLOCK
-    made = [torch.randn(n, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(threads + 2)]
+    made = [
+        torch.randn(n, generator=torch.Generator().manual_seed(r)).to(dtype)
+        for r in range(threads + 2)
+    ]
     found = kernels(AVG, dtype)
 
     def many(r: int) -> bool:
@@ -91,6 +94,8 @@ def test_one_process_at_a_time_compiles_kernels(monkeypatch: pytest.MonkeyPatch)
         with Path(kernels_module.__file__).open("rb") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    monkeypatch.setattr(kernels_module, "compiled_callback", compiler := Mock(side_effect=need_lock))
+    monkeypatch.setattr(
+        kernels_module, "compiled_callback", compiler := Mock(side_effect=need_lock)
+    )
     kernels_module._compiled.__wrapped__(kernels_module.add, *3 * [kernels_module.BYTES])
     compiler.assert_called_once()

@@ -42,23 +42,31 @@ def plans(schedule: Schedule) -> list[SlotPlan]:
 def races(parts: list[SlotPlan]) -> list[str]:
     """Reads that may see another version than the one their step is meant to see."""
     rows = [each.steps[:-1, 0].tolist() for each in parts]
-    clocks = [[[0] * len(parts) for _ in range(len(each) + 1)] for each in rows]  # per rank and row: rows seen as done
-    writes: dict[Cell, list[tuple[int, int]]] = defaultdict(list)  # (row, step) of the owner, in order
+    # Per rank and row: rows seen as done.
+    clocks = [[[0] * len(parts) for _ in range(len(each) + 1)] for each in rows]
+    # (row, step) of the owner, in order.
+    writes: dict[Cell, list[tuple[int, int]]] = defaultdict(list)
     reads: dict[Cell, list[tuple[int, int, int]]] = defaultdict(list)  # (reader, its row, step)
-    newest: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # (rank, chunk) -> (step, slot)
+    # (rank, chunk) -> (step, slot).
+    newest: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for rank, part in enumerate(parts):
         for chunk, slot in part.copies.tolist():
             if slot in READABLE:
                 writes[rank, slot, chunk].append((BEGIN, BEGIN))
                 newest[rank, chunk].append((BEGIN, slot))
-    for step, rank, row in sorted((step, rank, row) for rank, each in enumerate(rows) for row, step in enumerate(each)):
+    for step, rank, row in sorted(
+        (step, rank, row) for rank, each in enumerate(rows) for row, step in enumerate(each)
+    ):
         part, clock = parts[rank], clocks[rank][row]
         clock[:] = [*(clocks[rank][row - 1] if row else clock)]
         clock[rank] = row + 1
         for peer, count in part.waits[part.steps[row, 1] : part.steps[row + 1, 1]].tolist():
-            done = sum(ENTERED + each + 1 < count for each in rows[peer])  # the row whose end this count tells
+            # The row whose end this count tells.
+            done = sum(ENTERED + each + 1 < count for each in rows[peer])
             seen = clocks[peer][done] if count > ENTERED else [0] * len(parts)
-            assert count == ENTERED or rows[peer][done] < step, "a wait for a step that is not before this one"
+            assert count == ENTERED or rows[peer][done] < step, (
+                "a wait for a step that is not before this one"
+            )
             clock[:] = map(max, clock, seen)
             clock[peer] = max(clock[peer], done + 1 + (count > ENTERED))
         for op in range(part.steps[row, 2], part.steps[row + 1, 2]):
@@ -87,13 +95,17 @@ def _wrong(reads: dict, writes: dict, newest: dict, clocks: list) -> Iterator[st
                 yield f"{what} maybe too late"
 
 
-@pytest.mark.parametrize("ranks", [[1, 2, 3], [4, 5], [7, 8], pytest.param([13, 16], marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "ranks", [[1, 2, 3], [4, 5], [7, 8], pytest.param([13, 16], marks=pytest.mark.extended)]
+)
 def test_waits_order_every_read(ranks: list[int]) -> None:
     for schedule in schedules(ranks):
         assert not races(plans(schedule)), schedule
 
 
-@pytest.mark.parametrize("algorithm", ["one_shot", "ring", "two_shot", "recursive_doubling", "two_tree"])
+@pytest.mark.parametrize(
+    "algorithm", ["one_shot", "ring", "two_shot", "recursive_doubling", "two_tree"]
+)
 def test_a_missing_wait_is_a_race(algorithm: str) -> None:
     parts = plans(build("all_reduce", algorithm, 4))
     found = total = 0
@@ -102,7 +114,9 @@ def test_a_missing_wait_is_a_race(algorithm: str) -> None:
             kept = np.delete(part.waits, nth, axis=0)
             steps = part.steps.copy()
             steps[:, 1] -= steps[:, 1] > nth
-            found += bool(races([*parts[:rank], part._replace(waits=kept, steps=steps), *parts[rank + 1 :]]))
+            found += bool(
+                races([*parts[:rank], part._replace(waits=kept, steps=steps), *parts[rank + 1 :]])
+            )
             total += 1
     assert total
     assert found > 0.6 * total  # others follow from those that are there
@@ -116,7 +130,9 @@ def test_a_wrong_slot_is_a_race() -> None:
     assert races([parts[0], parts[1]._replace(operands=operands), parts[2]])
 
 
-@pytest.mark.parametrize("ranks", [[1, 2, 3], [5, 8], pytest.param([7, 13], marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "ranks", [[1, 2, 3], [5, 8], pytest.param([7, 13], marks=pytest.mark.extended)]
+)
 @pytest.mark.parametrize("last_first", [False, True])
 def test_plans_played_in_plain_python_keep_the_contract(ranks: list[int], last_first: bool) -> None:
     for schedule in schedules(ranks):
@@ -128,8 +144,13 @@ def test_plans_played_in_plain_python_keep_the_contract(ranks: list[int], last_f
             assert [target[c] for c in wanted] == state[rank, wanted].tolist(), (schedule, rank)
 
 
-def played_in_python(parts: list[SlotPlan], own: np.ndarray, last_first: bool) -> list[dict[int, int]]:
-    """Each rank as far as its waits let it, the last or the first rank first; what the ranks' targets hold then."""
+def played_in_python(
+    parts: list[SlotPlan], own: np.ndarray, last_first: bool
+) -> list[dict[int, int]]:
+    """Each rank as far as its waits let it, the last or the first rank first.
+
+    What the ranks' targets hold then.
+    """
     places = [{(SOURCE, c): value for c, value in enumerate(each.tolist())} for each in own]
     counts, rows = [ENTERED] * len(parts), [0] * len(parts)
     for rank, part in enumerate(parts):
@@ -137,7 +158,9 @@ def played_in_python(parts: list[SlotPlan], own: np.ndarray, last_first: bool) -
             places[rank][place, chunk] = places[rank][SOURCE, chunk]
     while going := [rank for rank, part in enumerate(parts) if rows[rank] < len(part.steps) - 1]:
         free = [
-            rank for rank in going if all(counts[peer] >= count for peer, count in waits_of(parts[rank], rows[rank]))
+            rank
+            for rank in going
+            if all(counts[peer] >= count for peer, count in waits_of(parts[rank], rows[rank]))
         ]
         assert free, "every rank waits for another"
         rank = max(free) if last_first else min(free)
@@ -151,7 +174,10 @@ def played_in_python(parts: list[SlotPlan], own: np.ndarray, last_first: bool) -
             if is_result:
                 held[TARGET, chunk] = held[place, chunk]
         counts[rank], rows[rank] = ENTERED + step + 1, rows[rank] + 1
-    return [{chunk: value for (place, chunk), value in each.items() if place == TARGET} for each in places]
+    return [
+        {chunk: value for (place, chunk), value in each.items() if place == TARGET}
+        for each in places
+    ]
 
 
 def waits_of(part: SlotPlan, row: int) -> list[list[int]]:
@@ -160,7 +186,10 @@ def waits_of(part: SlotPlan, row: int) -> list[list[int]]:
 
 
 def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceOp.SUM) -> None:
-    """Every rank's part on a thread, in two calls on the same memory; the second finds what the first has left."""
+    """Every rank's part on a thread, in two calls on the same memory.
+
+    The second finds what the first has left.
+    """
     p = schedule.p
     memory = np.zeros(p * (shm.HEADER + shm.REGION), dtype=np.uint8)
     ranks, parts = [shm.new_rank(memory.ctypes.data, p, rank) for rank in range(p)], plans(schedule)
@@ -172,7 +201,9 @@ def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceO
         in_place = schedule.collective in IN_PLACE
         own, target = (data[rank] if in_place else np.zeros_like(data[rank]) for _ in range(2))
         addresses = own.ctypes.data, data[rank].ctypes.data, target.ctypes.data
-        call = shared_call(parts[rank], edges, longest, op, torch.from_numpy(data[rank]).dtype, b"same", p)
+        call = shared_call(
+            parts[rank], edges, longest, op, torch.from_numpy(data[rank]).dtype, b"same", p
+        )
         assert call
         status = shm.run(ranks[rank].ctypes.data, call.at, *addresses, True, False)
         while status != shm.FINISHED:
@@ -205,7 +236,10 @@ def test_every_all_reduce_adds_right(p: int, n: int) -> None:
 
 @pytest.mark.integration  # compiles
 def test_a_rank_that_sleeps_is_woken() -> None:
-    """Wake it by the peer, before its sleep ends; it does not sleep if the count has changed meanwhile."""
+    """Wake it by the peer, before its sleep ends.
+
+    It does not sleep if the count has changed meanwhile.
+    """
     memory, times = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
     word, day = memory.ctypes.data, 86_400 * system.BILLION
 
@@ -332,7 +366,8 @@ def test_a_rank_leaves_its_core_and_keeps_the_cores_on_which_it_may_run() -> Non
         assert os.sched_getaffinity(0) == {core}, "there is no other"
     os.sched_setaffinity(0, may_run_on)
     left = [left_core() for _ in range(20)]
-    assert sum(here != there for here, there in left) > len(left) // 2  # the system may move it back at once
+    # The system may move it back at once.
+    assert sum(here != there for here, there in left) > len(left) // 2
     assert os.sched_getaffinity(0) == may_run_on
 
 

@@ -13,8 +13,15 @@ def test_a_call_that_is_done_is_told_to_all_who_ask() -> None:
     job: Future[Tensors] = Future()
     work, told = Work(job, "all_reduce"), []
     after = work.get_future().then(lambda future: told.append(future.value()))
-    assert (work.is_completed(), work.is_success(), work.get_future().done(), told) == (False, False, False, [])
-    with pytest.raises(TimeoutError, match=r"all_reduce: got no end within 0\.001 s, .* names the rank"):
+    assert (work.is_completed(), work.is_success(), work.get_future().done(), told) == (
+        False,
+        False,
+        False,
+        [],
+    )
+    with pytest.raises(
+        TimeoutError, match=r"all_reduce: got no end within 0\.001 s, .* names the rank"
+    ):
         work.wait(timedelta(milliseconds=1))
     with pytest.raises(RuntimeError):  # as works of gloo raise
         work.wait(timedelta(milliseconds=1))
@@ -22,7 +29,12 @@ def test_a_call_that_is_done_is_told_to_all_who_ask() -> None:
     job.set_result(outputs)
     assert after.done()
     assert told == [outputs] == [work.result()] == [work.get_future().value()]
-    assert (work.is_completed(), work.is_success(), work.wait(), work.exception()) == (True, True, True, None)
+    assert (work.is_completed(), work.is_success(), work.wait(), work.exception()) == (
+        True,
+        True,
+        True,
+        None,
+    )
 
 
 def test_no_timeout_is_no_limit() -> None:

@@ -13,7 +13,9 @@ from places import PATIENCE, ROOT
 
 pytestmark = pytest.mark.integration
 
-LOSSES = r"losses( \d\.\d{6}){10}\nparameters differ from gloo's by (\S+), from one process's by (\S+)\n"
+LOSSES = (
+    r"losses( \d\.\d{6}){10}\nparameters differ from gloo's by (\S+), from one process's by (\S+)\n"
+)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
@@ -52,7 +54,9 @@ def test_the_cost_of_a_step_is_measured() -> None:
     command = [*TORCHRUN, "2", str(ROOT / "examples/step_cost.py"), "--width", "8", "--steps", "3"]
     done = finished(command)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"collectives \(auto\) to gloo: \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)\n$", done.stdout)
+    assert re.search(
+        r"collectives \(auto\) to gloo: \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)\n$", done.stdout
+    )
 
 
 @pytest.mark.parametrize("p", [1, 4, 9, 25])
@@ -60,7 +64,9 @@ def test_the_torus_is_right_and_each_rank_sends_the_least(p: int) -> None:
     schedule = build("all_reduce", f"{ROOT}/examples/torus.py:torus", p)
     verify(schedule)
     assert schedule.k == p
-    sent = [sum(step.count[step.src == rank].sum() for step in schedule.steps()) for rank in range(p)]
+    sent = [
+        sum(step.count[step.src == rank].sum() for step in schedule.steps()) for rank in range(p)
+    ]
     assert sent == [2 * (p - 1)] * p
 
 

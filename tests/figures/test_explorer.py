@@ -1,4 +1,7 @@
-"""The explorer's data are the library's closed forms, read back by the documented rule; tests/book has the page."""
+"""The explorer's data are the library's closed forms, read back by the documented rule.
+
+Tests/book has the page.
+"""
 
 import json
 from math import isclose
@@ -28,7 +31,9 @@ def test_coefficients_are_those_of_the_closed_form(name: str) -> None:
         if "pipeline" in form:
             assert Pipeline(*form["pipeline"][at]) == PIPELINES["all_reduce", name](p)
         if "cost" in form:
-            assert read(form["cost"][at], p) == pytest.approx(COSTS["all_reduce", name](p), rel=1e-12)
+            assert read(form["cost"][at], p) == pytest.approx(
+                COSTS["all_reduce", name](p), rel=1e-12
+            )
         for g, rows in form.get("nodes", {}).items():
             assert known.cost is not None
             assert known.inside is not None
@@ -50,19 +55,36 @@ def test_the_longest_of_three_terms_is_the_bound() -> None:
         steps, sent, added = read(DATA["bound"][at], p)
         for n, gamma in ((8, 0.0), (1 << 20, 0.0), (1 << 34, 1e-9)):
             terms = (steps * 5e-6, sent * n * 4e-11, added * n * gamma)
-            assert isclose(max(terms), lower_bound("all_reduce", p, n, 5e-6, 4e-11, gamma), rel_tol=1e-12)
+            assert isclose(
+                max(terms), lower_bound("all_reduce", p, n, 5e-6, 4e-11, gamma), rel_tol=1e-12
+            )
 
 
 def test_sliders_offer_what_they_start_with() -> None:
-    data = json.loads(json.dumps(explorer_data(explorer(40, 1_200_000_000, alpha=3e-6, rate=6e9, ranks_per_node=5))))
-    assert data["at"] == {"p": 40, "n": 1_200_000_000, "alpha": 3e-6, "rate": 6e9, "adding": None, "ranks_per_node": 5}
+    data = json.loads(
+        json.dumps(
+            explorer_data(explorer(40, 1_200_000_000, alpha=3e-6, rate=6e9, ranks_per_node=5))
+        )
+    )
+    assert data["at"] == {
+        "p": 40,
+        "n": 1_200_000_000,
+        "alpha": 3e-6,
+        "rate": 6e9,
+        "adding": None,
+        "ranks_per_node": 5,
+    }
     for name, value in data["at"].items():
         assert value in data[name]
         numbers = [each for each in data[name] if each is not None]
         assert numbers == sorted(set(numbers))
     assert (data["p"][0], data["p"][-1], data["n"][0], data["n"][-1]) == (2, 24_576, 8, 1 << 34)
-    ring = next(each for each in data["algorithms"] if each["name"] == "hierarchical_ring")["nodes"]["5"]
-    assert [data["p"][at] for at, row in enumerate(ring) if row] == [p for p in RANKS if p % 5 == 0 and p > 5]
+    ring = next(each for each in data["algorithms"] if each["name"] == "hierarchical_ring")[
+        "nodes"
+    ]["5"]
+    assert [data["p"][at] for at, row in enumerate(ring) if row] == [
+        p for p in RANKS if p % 5 == 0 and p > 5
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,11 @@ from places import ROOT
 
 # An interval without width, as one repetition has it, and its ends off by the last bit.
 ROWS = pd.DataFrame(
-    [("ring", 4, 900.0, 800.0, 1000.0), ("ring", 1 << 20, 2000.0, 2000.0, 2000.0), ("tree", 4, 300.0, 300.0, 300.001)],
+    [
+        ("ring", 4, 900.0, 800.0, 1000.0),
+        ("ring", 1 << 20, 2000.0, 2000.0, 2000.0),
+        ("tree", 4, 300.0, 300.0, 300.001),
+    ],
     columns=["algorithm", "bytes", "us", "low", "high"],
 )
 WINNERS = pd.DataFrame(
@@ -34,29 +38,63 @@ SPANS = pd.DataFrame(
 # How each is drawn, and a part of its alternative text.
 PICTURES = {
     "walk": (lambda: walk(build("all_reduce", "ring", 4)), "every rank holds 4 complete chunks"),
-    "space and time": (lambda: space_time(build("all_reduce", "two_tree", 8)), ": 28 arrows between ranks over"),
-    "messages, not rows": (lambda: space_time(build("all_gather", "recursive_doubling", 3)), "4 arrows"),
-    "steps": (lambda: steps(build("all_reduce", "ring", 4)), "6 steps, 4 chunks; messages in each step: 4, 4, 4, 4"),
-    "nodes": (lambda: steps(build("all_reduce", "hierarchical_ring", 8), "hierarchical_ring"), "8 steps, 8 chunks"),
-    "a switch": (lambda: steps(build("all_reduce", "in_network", 6, segments=2), "in_network"), "3 steps"),
-    "two trees": (lambda: two_trees(9), "ranks 0, 2, 4, 6, 8; in the second: ranks 0, 1, 3, 5, 7; rank 0 is interior"),
-    "a library's trees": (lambda: side_by_side(library_trees("torchcomms", 9), "its trees"), "in both: 1, 2, 3."),
+    "space and time": (
+        lambda: space_time(build("all_reduce", "two_tree", 8)),
+        ": 28 arrows between ranks over",
+    ),
+    "messages, not rows": (
+        lambda: space_time(build("all_gather", "recursive_doubling", 3)),
+        "4 arrows",
+    ),
+    "steps": (
+        lambda: steps(build("all_reduce", "ring", 4)),
+        "6 steps, 4 chunks; messages in each step: 4, 4, 4, 4",
+    ),
+    "nodes": (
+        lambda: steps(build("all_reduce", "hierarchical_ring", 8), "hierarchical_ring"),
+        "8 steps, 8 chunks",
+    ),
+    "a switch": (
+        lambda: steps(build("all_reduce", "in_network", 6, segments=2), "in_network"),
+        "3 steps",
+    ),
+    "two trees": (
+        lambda: two_trees(9),
+        "ranks 0, 2, 4, 6, 8; in the second: ranks 0, 1, 3, 5, 7; rank 0 is interior",
+    ),
+    "a library's trees": (
+        lambda: side_by_side(library_trees("torchcomms", 9), "its trees"),
+        "in both: 1, 2, 3.",
+    ),
     "curves": (
         lambda: kit.curves(
-            ROWS, "bytes", "us", "algorithm", (kit.BYTES, kit.US), "Time", interval=("low", "high"), facet="algorithm"
+            ROWS,
+            "bytes",
+            "us",
+            "algorithm",
+            (kit.BYTES, kit.US),
+            "Time",
+            interval=("low", "high"),
+            facet="algorithm",
         ),
         "2 ms at 1 MiB",
     ),
     "dots": (
-        lambda: kit.dots(ROWS, "us", "bytes", kit.US, "Time", by="algorithm", interval=("low", "high")),
+        lambda: kit.dots(
+            ROWS, "us", "bytes", kit.US, "Time", by="algorithm", interval=("low", "high")
+        ),
         "1048576, ring 2 ms",
     ),
     "fields": (
-        lambda: kit.fields(WINNERS, "bytes", "ranks", "winner", (kit.BYTES, kit.RANKS), "Who wins", facet="on"),
+        lambda: kit.fields(
+            WINNERS, "bytes", "ranks", "winner", (kit.BYTES, kit.RANKS), "Who wins", facet="on"
+        ),
         "here: ring in 2 of 4",
     ),
     "lanes": (
-        lambda: kit.lanes(SPANS, kit.SECONDS, "A timeline", {"sends": "#4269d0", "waits": "faint"}, facet="run"),
+        lambda: kit.lanes(
+            SPANS, kit.SECONDS, "A timeline", {"sends": "#4269d0", "waits": "faint"}, facet="run"
+        ),
         "one",
     ),
 }
@@ -78,13 +116,17 @@ def test_a_picture_is_reproducible_has_two_themes_and_says_what_it_shows(name: s
     shown = [tag for tag in re.findall("<img[^>]*>", html) if "display: none" not in tag]
     assert len(shown) == 1, "without the site's style sheet a reader sees it once"
     assert 'class="only-light"' in shown[0]
-    # The theme has ``.only-dark ~ figcaption { display: none }``: a caption is not beside the images.
+    # The theme has ``.only-dark ~ figcaption { display: none }``: a caption is not beside the
+    # images.
     assert "</div><figcaption>it</figcaption></figure>" in html
 
 
 def test_no_rows_are_no_figure_but_a_sentence() -> None:
     none = ROWS[:0]
-    assert kit.curves(none, "bytes", "us", "algorithm", (kit.BYTES, kit.US), "Time").alt == kit.nothing().alt
+    assert (
+        kit.curves(none, "bytes", "us", "algorithm", (kit.BYTES, kit.US), "Time").alt
+        == kit.nothing().alt
+    )
     assert kit.dots(none, "us", "bytes", kit.US, "Time").alt == kit.nothing().alt
 
 
@@ -99,7 +141,11 @@ def test_an_algorithm_looks_the_same_in_all_collectives_and_unlike_the_others_in
     for (collective, name), each in ALGORITHMS.items():
         assert (MARKS[name], SHAPES[name]) == (each.mark, each.shape), name
         looks = [MARKS[one] for one in [*names(collective), "gloo"] if MARKS[one] != NEUTRAL]
-        assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(looks)
+        assert (
+            len({look.colour for look in looks})
+            == len({look.marker for look in looks})
+            == len(looks)
+        )
 
 
 @pytest.mark.integration  # importing seaborn takes seconds
@@ -122,7 +168,12 @@ def test_the_readmes_picture_is_what_the_code_draws(tmp_path: Path) -> None:
 
 def test_a_caption_has_what_one_needs_to_measure_again() -> None:
     stem = ROOT / "experiments" / "results" / "reference" / "slow-motion" / "scaling"
-    machine = {"processor": "AMD EPYC", "usable_cores": 2, "memory_gib": 23.5, "system": "Linux 6.18"}
+    machine = {
+        "processor": "AMD EPYC",
+        "usable_cores": 2,
+        "memory_gib": 23.5,
+        "system": "Linux 6.18",
+    }
     versions = {"python": "3.11.7", "torch": "2.13.0+cpu", "commit": "c853583"}
     record = read(stem)[1] | {"date": "2026-11-21", "environment": [machine | versions]}
     assert measured.sourced(two_trees(8), record, stem).caption == (
@@ -133,9 +184,14 @@ def test_a_caption_has_what_one_needs_to_measure_again() -> None:
 
 
 def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:
-    settings = Settings(collective="broadcast", algorithms=["binomial", "chain"], ranks=3, bytes=[4, 8]).model_dump()
+    settings = Settings(
+        collective="broadcast", algorithms=["binomial", "chain"], ranks=3, bytes=[4, 8]
+    ).model_dump()
     prepared = settings | {"back_to_back": True, "persistent": True}
-    record = {"settings": [settings, settings | {"ranks": 5}], "variables": {"COLLECTIVES_TRANSPORT": "tcp"}}
+    record = {
+        "settings": [settings, settings | {"ranks": 5}],
+        "variables": {"COLLECTIVES_TRANSPORT": "tcp"},
+    }
     one = "--collective broadcast --ranks 3 5 --where loopback --repetitions 20 --warmups 3 "
     one = f"COLLECTIVES_TRANSPORT=tcp collectives bench {one}--algorithm binomial chain --backend p2p --bytes 4 8"
     assert measured.command(record, "results/mine/broadcasts") == one

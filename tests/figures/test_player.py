@@ -23,8 +23,14 @@ def chunks(chunk: int, count: int) -> range:
 
 
 def start(data: dict[str, Any]) -> Cells:
-    cells = {(rank, chunk): Counter([JUNK]) for rank in range(data["p"]) for chunk in range(data["k"])}
-    cells |= {(data["p"] + i, chunk): Counter() for i in range(data["switches"]) for chunk in range(data["k"])}
+    cells = {
+        (rank, chunk): Counter([JUNK]) for rank in range(data["p"]) for chunk in range(data["k"])
+    }
+    cells |= {
+        (data["p"] + i, chunk): Counter()
+        for i in range(data["switches"])
+        for chunk in range(data["k"])
+    }
     for rank, first, count in data["before"]:
         cells |= {(rank, chunk): Counter([rank]) for chunk in chunks(first, count)}
     return cells
@@ -70,7 +76,9 @@ def test_playing_the_data_keeps_the_contract(collective: str, algorithm: str) ->
 def test_any_root_can_be_played(collective: str) -> None:
     for algorithm in names(collective):
         for p, root in ((5, 3), (6, 5)):
-            assert not wrong(player_data(build(collective, algorithm, p, root=root, segments=2), algorithm))
+            assert not wrong(
+                player_data(build(collective, algorithm, p, root=root, segments=2), algorithm)
+            )
 
 
 def test_a_missing_step_would_be_seen() -> None:
@@ -81,7 +89,18 @@ def test_a_missing_step_would_be_seen() -> None:
 
 def test_the_data_say_what_they_are() -> None:
     data = player_data(shown("reduce", "chain", 3), "chain")
-    about = ("version", "collective", "algorithm", "p", "k", "root", "parts", "ranks_per_node", "one_port", "switches")
+    about = (
+        "version",
+        "collective",
+        "algorithm",
+        "p",
+        "k",
+        "root",
+        "parts",
+        "ranks_per_node",
+        "one_port",
+        "switches",
+    )
     assert [data[name] for name in about] == [1, "reduce", "chain", 3, 2, 0, 1, 1, True, 0]
     assert (data["steps"][0], data["asked"]) == ([[2], [1], [1], [1], [1]], [[0, 0, 2, -1]])
 
@@ -100,7 +119,9 @@ def test_ranks_stand_apart_and_inside_the_square(collective: str, algorithm: str
 @pytest.mark.integration
 def test_every_schedule_is_in_a_script_and_writing_again_touches_no_file(tmp_path: Path) -> None:
     scripts = write_scripts(tmp_path)
-    assert [path.name for path in scripts] == [f"schedules-{collective}.js" for collective in CONTRACTS]
+    assert [path.name for path in scripts] == [
+        f"schedules-{collective}.js" for collective in CONTRACTS
+    ]
     found = {}
     for path in scripts:
         prefix, _, body = path.read_text(encoding="utf8").partition("=\n")
@@ -118,7 +139,9 @@ def test_every_schedule_is_in_a_script_and_writing_again_touches_no_file(tmp_pat
 
 def test_the_element_carries_the_grid_as_text() -> None:
     html = player("all_reduce", "ring", 4, name="my-ring", step=2)._repr_html_()
-    assert html.startswith('<schedule-player id="my-ring" collective="all_reduce" algorithm="ring" p="4" step="2" ')
+    assert html.startswith(
+        '<schedule-player id="my-ring" collective="all_reduce" algorithm="ring" p="4" step="2" '
+    )
     text = html.partition("<pre>")[2].partition("</pre>")[0]
     assert text.replace("&lt;", "<") == grid(shown("all_reduce", "ring", 4))
 
@@ -127,7 +150,9 @@ def test_the_element_carries_a_schedule_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "a_ring.xml").write_text(ring(5))
     file = f"{tmp_path}/a_ring.xml"
     html = player("all_reduce", file, 5, step=2)._repr_html_()
-    assert html.startswith('<schedule-player id="all-reduce-a-ring-xml-5" step="2" role="group" aria-label="Schedule ')
+    assert html.startswith(
+        '<schedule-player id="all-reduce-a-ring-xml-5" step="2" role="group" aria-label="Schedule '
+    )
     inside, _, text = html.partition(">{")[2].partition("</script><pre>")
     made = build("all_reduce", file, 5)
     assert json.loads("{" + inside) == player_data(made, "a_ring.xml")

@@ -17,9 +17,13 @@ def test_slots_are_those_of_the_schedule(p: int) -> None:
     pairs = [(schedule.step(t), schedule.step(t + 1)) for t in range(0, schedule.nsteps // 2, 2)]
     busiest = max(pairs, key=lambda pair: sum(step.src.size for step in pair))
     found = [
-        [np.bincount(ends, minlength=p).tolist() for ends in (step.src, step.dst)] for step in busiest if step.src.size
+        [np.bincount(ends, minlength=p).tolist() for ends in (step.src, step.dst)]
+        for step in busiest
+        if step.src.size
     ]
-    expected = [drawn[:, :, colour].sum(axis=0).tolist() for colour in (0, 1) if drawn[:, :, colour].any()]
+    expected = [
+        drawn[:, :, colour].sum(axis=0).tolist() for colour in (0, 1) if drawn[:, :, colour].any()
+    ]
     assert sorted(found) == sorted(expected)
 
 
@@ -35,7 +39,12 @@ def test_the_drawing_has_a_mark_for_each_slot_and_holds_still_for_who_asks() -> 
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
-    [("all_reduce", "one_shot"), ("all_reduce", "two_shot"), ("all_to_all", "direct"), ("scatter", "flat")],
+    [
+        ("all_reduce", "one_shot"),
+        ("all_reduce", "two_shot"),
+        ("all_to_all", "direct"),
+        ("scatter", "flat"),
+    ],
 )
 def test_a_port_serves_one_message_after_another(collective: str, algorithm: str, p: int) -> None:
     schedule = build(collective, algorithm, p)

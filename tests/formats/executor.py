@@ -1,8 +1,8 @@
 """An independent executor: it plays a program in a random order, or in every order, and says what went wrong.
 
-A step begins (it takes its message and reads its cells) and ends later (it writes, sends, announces); other blocks run
-in between. Two steps in between at the same time that use one cell, one of them writing it, are a race. It shares no
-code with the proof, not even the reader.
+A step begins (it takes its message and reads its cells) and ends later (it writes, sends,
+announces); other blocks run in between. Two steps in between at the same time that use one cell,
+one of them writing it, are a race. It shares no code with the proof, not even the reader.
 """
 
 import copy
@@ -24,9 +24,19 @@ class Run:
     def __init__(self, text: str, slots: int | None) -> None:
         self.top = ElementTree.fromstring(text)
         self.p, self.whole = int(self.top.get("ngpus")), int(self.top.get("nchunksperloop"))
-        self.coll, self.in_place = self.top.get("coll").replace("_", ""), self.top.get("inplace") == "1"
+        self.coll, self.in_place = (
+            self.top.get("coll").replace("_", ""),
+            self.top.get("inplace") == "1",
+        )
         self.slots, self.held, self.used = slots, {}, {}
-        self.blocks, self.at, self.flying, self.done, self.queues, self.room = [], [], {}, set(), {}, Counter()
+        self.blocks, self.at, self.flying, self.done, self.queues, self.room = (
+            [],
+            [],
+            {},
+            set(),
+            {},
+            Counter(),
+        )
         for gpu in self.top:
             g = int(gpu.get("id"))
             for tb in gpu.findall("tb"):
@@ -36,7 +46,10 @@ class Run:
                 self.at.append(0)
             self.begin_with(g)
             for copy_ in gpu.findall("copy"):
-                source, target = self.cell(g, "i", int(copy_.get("i_off"))), self.cell(g, "o", int(copy_.get("o_off")))
+                source, target = (
+                    self.cell(g, "i", int(copy_.get("i_off"))),
+                    self.cell(g, "o", int(copy_.get("o_off"))),
+                )
                 self.held[target] = self.held[source]
 
     def __deepcopy__(self, memo: dict) -> "Run":
@@ -85,18 +98,32 @@ class Run:
                         "alltoall": [(c // (part or 1), g * part + c % (part or 1))],
                     }[self.coll]
                 )
-        return {cell: want for cell, want in found.items() if self.coll not in ("reduce", "gather") or not cell[0]}
+        return {
+            cell: want
+            for cell, want in found.items()
+            if self.coll not in ("reduce", "gather") or not cell[0]
+        }
 
     def uses(self, b: int) -> tuple[list[Cell], list[Cell]]:
         g, _, _, _, steps = self.blocks[b]
         step = steps[self.at[b]]
         src, dst = (
-            [self.cell(g, step[f"{side}buf"], int(step[f"{side}off"]) + j) for j in range(int(step["cnt"]))]
+            [
+                self.cell(g, step[f"{side}buf"], int(step[f"{side}off"]) + j)
+                for j in range(int(step["cnt"]))
+            ]
             for side in ("src", "dst")
         )
         kind = step["type"]
         reads = src if kind in ("s", "rrs", "rrc", "rrcs", "cpy", "re") else []
-        return reads + (dst if kind == "re" else []), dst if kind in ("r", "rcs", "rrc", "rrcs", "cpy", "re") else []
+        return reads + (dst if kind == "re" else []), dst if kind in (
+            "r",
+            "rcs",
+            "rrc",
+            "rrcs",
+            "cpy",
+            "re",
+        ) else []
 
     def ready(self, b: int) -> bool:
         g, _, out, into, steps = self.blocks[b]
@@ -164,7 +191,10 @@ class Run:
 
 
 def play(text: str, seed: int) -> str | None:
-    """One random order: what went wrong. Half of the orders let some blocks wait as long as possible."""
+    """One random order: what went wrong.
+
+    Half of the orders let some blocks wait as long as possible.
+    """
     rng = random.Random(seed)
     slots = SLOTS[ElementTree.fromstring(text).get("proto")] if seed % 4 == 3 else None
     run = Run(text, slots)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
 Tree = ElementTree.Element
-Edit = Callable[[random.Random, Tree, Tree, Tree], None]  # of the program, a block, and a step of it
+# Of the program, a block, and a step of it.
+Edit = Callable[[random.Random, Tree, Tree, Tree], None]
 
 
 def shift(side: str) -> Edit:
@@ -62,7 +63,14 @@ def swap_steps(rng: random.Random, top: Tree, tb: Tree, step: Tree) -> None:
 
 
 EDITS: list[Edit] = [
-    *(shift("srcoff"), shift("dstoff"), swap_buffer("srcbuf"), swap_buffer("dstbuf"), change_type, change_count),
+    *(
+        shift("srcoff"),
+        shift("dstoff"),
+        swap_buffer("srcbuf"),
+        swap_buffer("dstbuf"),
+        change_type,
+        change_count,
+    ),
     *(change_peer, drop_wait, wait_for_another, drop_step, swap_steps),
 ]
 

@@ -11,9 +11,22 @@ def do(kind: str, src: str, dst: str = "", count: int = 1, after: str = "") -> S
     return kind, src, dst or src, count, after
 
 
-def xml(coll: str, whole: int, gpus: list[list[Block]], scratch: int = 0, in_place: bool = True, **more: str) -> str:
+def xml(
+    coll: str,
+    whole: int,
+    gpus: list[list[Block]],
+    scratch: int = 0,
+    in_place: bool = True,
+    **more: str,
+) -> str:
     """The text; what is waited for carries hasdep."""
-    told = {"name": "test", "proto": "Simple", "nchannels": "1", "nchunksperloop": str(whole), "ngpus": str(len(gpus))}
+    told = {
+        "name": "test",
+        "proto": "Simple",
+        "nchannels": "1",
+        "nchunksperloop": str(whole),
+        "ngpus": str(len(gpus)),
+    }
     top = ElementTree.Element("algo", {**told, "coll": coll, "inplace": str(int(in_place)), **more})
     for g, blocks in enumerate(gpus):
         chunks = {"i_chunks": str(whole), "o_chunks": str(whole), "s_chunks": str(scratch)}
@@ -25,7 +38,12 @@ def xml(coll: str, whole: int, gpus: list[list[Block]], scratch: int = 0, in_pla
             for s, (kind, src, dst, count, after) in enumerate(steps):
                 depid, _, deps = (after or "-1.-1").partition(".")
                 places = {"srcbuf": src[0], "srcoff": src[1:], "dstbuf": dst[0], "dstoff": dst[1:]}
-                waits = {"cnt": str(count), "depid": depid, "deps": deps, "hasdep": str(int(f"{b}.{s}" in waited))}
+                waits = {
+                    "cnt": str(count),
+                    "depid": depid,
+                    "deps": deps,
+                    "hasdep": str(int(f"{b}.{s}" in waited)),
+                }
                 ElementTree.SubElement(tb, "step", {"s": str(s), "type": kind, **places, **waits})
     return ElementTree.tostring(top, encoding="unicode")
 
@@ -35,7 +53,11 @@ def ring(p: int) -> str:
     gpus = []
     for r in range(p):
         chunks = [f"i{(r - t) % p}" for t in range(2 * p)]
-        steps = [do("s", chunks[0]), *(do("rrs", each) for each in chunks[1 : p - 1]), do("rrcs", chunks[p - 1])]
+        steps = [
+            do("s", chunks[0]),
+            *(do("rrs", each) for each in chunks[1 : p - 1]),
+            do("rrcs", chunks[p - 1]),
+        ]
         steps += [*(do("rcs", each) for each in chunks[p : 2 * p - 2]), do("r", chunks[2 * p - 2])]
         gpus.append([((r + 1) % p, (r - 1) % p, 0, steps)])
     return xml("allreduce", p, gpus)
@@ -51,7 +73,12 @@ def all_pairs(p: int) -> str:
         last = len(steps) - 1
         blocks: list[Block] = [(-1, -1, 0, steps)]
         for b, q in enumerate(others):
-            move = [do("s", f"i{q}"), do("r", f"s{b}"), do("s", f"i{r}", after=f"0.{last}"), do("r", f"i{q}")]
+            move = [
+                do("s", f"i{q}"),
+                do("r", f"s{b}"),
+                do("s", f"i{r}", after=f"0.{last}"),
+                do("r", f"i{q}"),
+            ]
             blocks.append((q, q, 0, move))
         gpus.append(blocks)
     return xml("allreduce", p, gpus, scratch=p - 1)
@@ -78,7 +105,9 @@ def direct(coll: str, p: int, kind: str, in_place: bool) -> str:
             if q != r:
                 at = len(steps)
                 chained = kind == "rrc" and at > p - 1
-                steps.append((-1, q, 0, [do(kind, into(q), after=f"{at - 1}.0" if chained else "")]))
+                steps.append(
+                    (-1, q, 0, [do(kind, into(q), after=f"{at - 1}.0" if chained else "")])
+                )
         if kind == "r":
             steps.append((-1, -1, 0, [do("cpy", f"i{r}", f"o{r}")]))
         gpus.append(steps)
@@ -102,7 +131,10 @@ def star(coll: str, p: int) -> str:
     """Scatter from GPU 0, or gather at it."""
     out = coll == "scatter"
     own = [(-1, -1, 0, [do("cpy", "i0", "o0")])]
-    root = [(q, -1, 0, [do("s", f"i{q}")]) if out else (-1, q, 0, [do("r", f"o{q}")]) for q in range(1, p)]
+    root = [
+        (q, -1, 0, [do("s", f"i{q}")]) if out else (-1, q, 0, [do("r", f"o{q}")])
+        for q in range(1, p)
+    ]
     leaf: list[Block] = [(-1, 0, 0, [do("r", "o0")]) if out else (0, -1, 0, [do("s", "i0")])]
     return xml(coll, p, [own + root, *[leaf] * (p - 1)], in_place=False)
 

@@ -1,7 +1,7 @@
 """The proof and the independent executor agree: on right programs, in every order, and on programs with one edit.
 
-They agree, too, on how many messages a connection must hold. Whether a program ends depends on the slots, and not on
-the order: what can act now can still act later.
+They agree, too, on how many messages a connection must hold. Whether a program ends depends on the
+slots, and not on the order: what can act now can still act later.
 """
 
 import random
@@ -49,7 +49,9 @@ def need_agreement(wanted: int, orders_of_right: int, orders_of_wrong: int) -> d
             continue
         seen.add(text)
         fault = first_fault(text, orders_of_right if verdict == "right" else orders_of_wrong)
-        assert (fault is None) == (verdict == "right"), f"the proof says {verdict}, an order ends with {fault}:\n{text}"
+        assert (fault is None) == (verdict == "right"), (
+            f"the proof says {verdict}, an order ends with {fault}:\n{text}"
+        )
         tried[verdict] += 1
     return tried
 
@@ -66,7 +68,9 @@ def test_a_right_program_ends_right_in_a_thousand_orders(name: str) -> None:
     assert first_fault(PROGRAMS[name], 1000) is None
 
 
-@pytest.mark.parametrize("text", [all_pairs(2), ring(2), gather_ring(2)], ids=["all_pairs", "ring", "gather_ring"])
+@pytest.mark.parametrize(
+    "text", [all_pairs(2), ring(2), gather_ring(2)], ids=["all_pairs", "ring", "gather_ring"]
+)
 def test_a_small_program_ends_right_in_every_order(text: str) -> None:
     faults, states = play_all(text)
     assert faults == set()
@@ -108,7 +112,9 @@ def without_wait(text: str, number: int) -> str:
 
 def waits_of(text: str) -> list[int]:
     return [
-        number for number, step in enumerate(ElementTree.fromstring(text).iter("step")) if step.get("depid") != "-1"
+        number
+        for number, step in enumerate(ElementTree.fromstring(text).iter("step"))
+        if step.get("depid") != "-1"
     ]
 
 
@@ -121,7 +127,11 @@ def test_a_dependency_is_needless_exactly_if_the_program_is_right_without_it(nam
             continue
         more += 1
         program = msccl.read(text.encode())
-        right = [program.name(each) for each in waits_of(text) if judged(without_wait(text, each)) == "right"]
+        right = [
+            program.name(each)
+            for each in waits_of(text)
+            if judged(without_wait(text, each)) == "right"
+        ]
         assert sorted(right) == sorted(prove(program).needless)
 
 
@@ -144,7 +154,9 @@ def pass_on(run: Run, first: int) -> bool:
     chain = [first]
     while may_begin(run, chain[-1]) and kind(run, chain[-1]).endswith("s"):
         out = run.blocks[chain[-1]][2]
-        following = [b for b, block in enumerate(run.blocks) if block[3] == out and receives(run, b)]
+        following = [
+            b for b, block in enumerate(run.blocks) if block[3] == out and receives(run, b)
+        ]
         if not following or following[0] in chain:
             return False
         chain += following
@@ -175,7 +187,10 @@ def may_begin(run: Run, b: int) -> bool:
 
 
 def least_played(text: str) -> int | None:
-    """The smallest number with which the program ends; None if it does not even with unlimited slots."""
+    """The smallest number with which the program ends.
+
+    None if it does not even with unlimited slots.
+    """
     return next((slots for slots in range(MOST) if ends_with(text, slots)), None)
 
 
@@ -198,13 +213,19 @@ def any_order(rng: random.Random) -> str:
         blocks: list[Block] = []
         for channel, count in enumerate(counts):
             early = rng.random()
-            kinds = sorted(["s"] * count + ["r"] * count, key=lambda each: rng.random() - early * (each == "s"))
+            kinds = sorted(
+                ["s"] * count + ["r"] * count, key=lambda each: rng.random() - early * (each == "s")
+            )
             for i in range(len(kinds) - 1, 0, -1):
                 if kinds[i - 1 : i + 1] == ["r", "s"] and rng.random() < 0.4:
                     kinds[i - 1 : i + 1] = ["rcs"]
             steps = [do(each, "i0") for each in kinds]
             if channel and rng.random() < 0.5:
-                steps[at] = do(kinds[at := rng.randrange(len(kinds))], "i0", after=f"0.{rng.randrange(counts[0])}")
+                steps[at] = do(
+                    kinds[at := rng.randrange(len(kinds))],
+                    "i0",
+                    after=f"0.{rng.randrange(counts[0])}",
+                )
             blocks.append(((r + 1) % p, (r - 1) % p, channel, steps))
         gpus.append(blocks)
     return xml("allreduce", 1, gpus, proto=rng.choice(("Simple", "LL")))

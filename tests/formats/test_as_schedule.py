@@ -1,4 +1,7 @@
-"""Programs as schedules: proved by `verify`, with the same messages, or refused; held against the executor."""
+"""Programs as schedules: proved by `verify`, with the same messages, or refused.
+
+Held against the executor.
+"""
 
 from collections import Counter
 from itertools import cycle
@@ -22,7 +25,18 @@ from collectives.traffic import traffic
 from collectives.verify import verify
 from formats.executor import play
 from formats.mutants import mutants
-from formats.programs import PROGRAMS, Block, all_pairs, chain, direct, do, gather_ring, ring, star, xml
+from formats.programs import (
+    PROGRAMS,
+    Block,
+    all_pairs,
+    chain,
+    direct,
+    do,
+    gather_ring,
+    ring,
+    star,
+    xml,
+)
 
 
 def channels(p: int, channels: int) -> str:
@@ -65,7 +79,9 @@ def two_steps(p: int) -> str:
         gpus[0].append((-1, r, 0, into))
         sends = [do("s", "i0"), *(do("s", f"i{q}") for q in others)]
         takes = [do("r", "o0"), *(do("r", f"o{q}") for q in others)]
-        gpus.append([(0, -1, 0, sends), (-1, 0, 0, takes), (-1, -1, 0, [do("cpy", f"i{r}", f"o{r}")])])
+        gpus.append(
+            [(0, -1, 0, sends), (-1, 0, 0, takes), (-1, -1, 0, [do("cpy", f"i{r}", f"o{r}")])]
+        )
     for r in range(1, p):
         others = [q for q in range(1, p) if q != r]
         out = [do("s", f"i{r}")]
@@ -118,14 +134,19 @@ def sent(text: str) -> Counter[tuple[int, int]]:
 
 
 def messages(text: str) -> int:
-    return sum(step.get("type") in ("s", "rcs", "rrs", "rrcs") for step in ElementTree.fromstring(text).iter("step"))
+    return sum(
+        step.get("type") in ("s", "rcs", "rrs", "rrcs")
+        for step in ElementTree.fromstring(text).iter("step")
+    )
 
 
 def links(of: Schedule) -> Counter[tuple[int, int]]:
     """Chunks by sender and receiver."""
     found: Counter[tuple[int, int]] = Counter()
     for step in of.steps():
-        for src, dst, chunks in zip(step.src.tolist(), step.dst.tolist(), step.count.tolist(), strict=True):
+        for src, dst, chunks in zip(
+            step.src.tolist(), step.dst.tolist(), step.count.tolist(), strict=True
+        ):
             found[src, dst] += chunks
     return found
 
@@ -142,14 +163,23 @@ def size(of: Schedule, bytes_of_a_chunk: int) -> int:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_program_is_a_schedule_of_the_same_messages(name: str) -> None:
-    """It is proved; the simulator and the report of the proof count the same chunks on the same links."""
+    """It is proved.
+
+    The simulator and the report of the proof count the same chunks on the same links.
+    """
     text, of = RIGHT[name], made(RIGHT[name])
     verify(of)
     assert (links(of), count(of)) == (sent(text), messages(text))
     result = simulate(of, machine("textbook"), size(of, 1000))
-    assert (result.messages, sum(result.bytes.values())) == (messages(text), 1000 * sent(text).total())
+    assert (result.messages, sum(result.bytes.values())) == (
+        messages(text),
+        1000 * sent(text).total(),
+    )
     report, counted = prove(msccl.read(text.encode())), traffic(of, n := size(of, 1))
-    assert (report.busiest_sent, report.busiest_received) == (counted.sent.max() / n, counted.received.max() / n)
+    assert (report.busiest_sent, report.busiest_received) == (
+        counted.sent.max() / n,
+        counted.received.max() / n,
+    )
     assert report.busiest_link == max(sent(text).values()) / n
     assert report.least == CONTRACTS[of.collective].factor(of.p)
     if of.collective == "all_reduce":
@@ -170,9 +200,19 @@ def test_what_we_export_comes_back(names: tuple[str, str], ranks: tuple[int, ...
     for ours in (each for p in ranks for each in variants(*names, p) if not each.root):
         back = made(exported(ours, "back", "msccl-tools"))
         verify(back)
-        assert (back.collective, back.p, back.k, links(back)) == (ours.collective, ours.p, ours.k, links(ours))
-        # The chains of several channels meet in a node's links, and the program does not say which goes first.
-        assert back.nsteps <= ours.nsteps or count(back) > count(ours) or names[1] == "multi_channel_tree"
+        assert (back.collective, back.p, back.k, links(back)) == (
+            ours.collective,
+            ours.p,
+            ours.k,
+            links(ours),
+        )
+        # The chains of several channels meet in a node's links, and the program does not say which
+        # goes first.
+        assert (
+            back.nsteps <= ours.nsteps
+            or count(back) > count(ours)
+            or names[1] == "multi_channel_tree"
+        )
 
 
 def test_what_comes_is_added_at_once_and_scratch_is_gone() -> None:
@@ -201,9 +241,16 @@ def test_a_gpu_that_needs_two_sums_of_a_chunk_is_refused() -> None:
 def test_what_nobody_needs_is_refused() -> None:
     move = [do("s", "i0"), do("rrc", "i0", after="1.0")]
     extra = [do("s", "i0"), do("r", "s0")]
-    text = xml("allreduce", 1, [[(1, 1, 0, move), (1, 1, 1, extra)], [(0, 0, 0, move), (0, 0, 1, extra)]], scratch=1)
+    text = xml(
+        "allreduce",
+        1,
+        [[(1, 1, 0, move), (1, 1, 1, extra)], [(0, 0, 0, move), (0, 0, 1, extra)]],
+        scratch=1,
+    )
     assert play(text, 0) is None
-    with pytest.raises(ScheduleError, match="not a schedule: 0 values need chunk 0 of GPU 0, thread block 1"):
+    with pytest.raises(
+        ScheduleError, match="not a schedule: 0 values need chunk 0 of GPU 0, thread block 1"
+    ):
         made(text)
 
 
@@ -230,7 +277,9 @@ def test_mutants_that_are_right_are_proved_again_or_refused() -> None:
 def test_a_file_is_accepted_where_an_algorithm_is_named(tmp_path: Path) -> None:
     file = tmp_path / "ring.xml"
     file.write_text(ring(4))
-    assert list(map(repr, build("all_reduce", str(file), 4).steps())) == list(map(repr, made(ring(4)).steps()))
+    assert list(map(repr, build("all_reduce", str(file), 4).steps())) == list(
+        map(repr, made(ring(4)).steps())
+    )
     with pytest.raises(ValueError, match=r"ring.xml is all_reduce on 4 ranks, not all_gather on 4"):
         build("all_gather", str(file), 4)
     with pytest.raises(ValueError, match=r"ring.xml is all_reduce on 4 ranks, not all_reduce on 3"):

@@ -36,8 +36,11 @@ def kinds(program: str) -> Counter[str]:
     ],
 )
 @pytest.mark.parametrize("names", executable())
-def test_every_program_is_proved_and_waits_for_nothing_in_vain(names: tuple[str, str], ranks: tuple[int, ...]) -> None:
-    # `multi_channel_tree` in three segments needs three slots on many ranks: `prove` says so, and runtimes have two.
+def test_every_program_is_proved_and_waits_for_nothing_in_vain(
+    names: tuple[str, str], ranks: tuple[int, ...]
+) -> None:
+    # `multi_channel_tree` in three segments needs three slots on many ranks: `prove` says so, and
+    # runtimes have two.
     most = 16 if names[1] == "multi_channel_tree" else max(ranks)
     for p in (p for p in ranks if p <= most):
         for schedule, made in exported(*names, p):
@@ -63,7 +66,8 @@ def test_a_ring_is_one_block_of_fused_steps() -> None:
 
 def test_what_is_needed_again_is_stored() -> None:
     tree = kinds(text(build("all_reduce", "tree", 7), "tree"))
-    # Two of three inner ranks have two children. An inner rank's sum goes on and is replaced later; the root's stays.
+    # Two of three inner ranks have two children. An inner rank's sum goes on and is replaced later;
+    # the root's stays.
     assert (tree["rrc"], tree["rrs"], tree["rrcs"], tree["rcs"]) == (2, 3, 1, 3)
     assert kinds(text(build("all_reduce", "recursive_doubling", 4), "doubling"))["rrs"] == 0
 
@@ -76,7 +80,9 @@ def test_segments_of_a_tree_share_a_channel_and_rings_of_segments_have_their_own
     assert channels == {"tree": 1, "two_tree": 1, "segmented_ring": 4}
 
 
-@pytest.mark.parametrize("names", [("all_reduce", "one_shot"), ("all_gather", "recursive_doubling")])
+@pytest.mark.parametrize(
+    "names", [("all_reduce", "one_shot"), ("all_gather", "recursive_doubling")]
+)
 def test_each_further_wait_is_a_step_of_its_own(names: tuple[str, str]) -> None:
     top = ElementTree.fromstring(text(build(*names, 8), "waits"))
     waiting = [step for step in top.iter("step") if step.get("type") == "nop"]
@@ -90,7 +96,9 @@ def test_each_further_wait_is_a_step_of_its_own(names: tuple[str, str]) -> None:
 
 
 def test_the_dialects_differ_in_attributes_and_in_a_name() -> None:
-    of_rccl, of_tools = (text(build("reduce_scatter", "ring", 3), "ring", dialect) for dialect in DIALECTS)
+    of_rccl, of_tools = (
+        text(build("reduce_scatter", "ring", 3), "ring", dialect) for dialect in DIALECTS
+    )
     assert 'coll="reducescatter" inplace="1" outofplace="0" minBytes="0" maxBytes="0">' in of_rccl
     assert 'coll="reduce_scatter" inplace="1">' in of_tools
     assert msccl.read(of_rccl.encode()) == msccl.read(of_tools.encode())
@@ -110,20 +118,38 @@ def test_a_name_cannot_leave_its_attribute() -> None:
             "rccl",
             "steps of a thread block: got 65, expected at most 64, a limit of RCCL",
         ),
-        (("all_gather", "direct", 34, {}), "rccl", "thread blocks of a GPU: got 66, expected at most 64"),
+        (
+            ("all_gather", "direct", 34, {}),
+            "rccl",
+            "thread blocks of a GPU: got 66, expected at most 64",
+        ),
         (("broadcast", "chain", 3, {"segments": 65}), "rccl", "steps of a thread block: got 65"),
         (
             ("broadcast", "chain", 3, {"segments": 257}),
             "msccl-tools",
             "got 257, expected at most 256, a limit of MSCCL",
         ),
-        (("gather", "flat", 3, {}), "rccl", "collective: got gather, expected all_reduce, all_gather"),
-        (("broadcast", "flat", 3, {"root": 2}), "rccl", "root: got 2, expected 0, because MSCCL XML names no root"),
-        (("all_reduce", "ring/mxint8", 3, {}), "rccl", "codec: got mxint8, expected none, because MSCCL XML names no"),
+        (
+            ("gather", "flat", 3, {}),
+            "rccl",
+            "collective: got gather, expected all_reduce, all_gather",
+        ),
+        (
+            ("broadcast", "flat", 3, {"root": 2}),
+            "rccl",
+            "root: got 2, expected 0, because MSCCL XML names no root",
+        ),
+        (
+            ("all_reduce", "ring/mxint8", 3, {}),
+            "rccl",
+            "codec: got mxint8, expected none, because MSCCL XML names no",
+        ),
         (("all_reduce", "ring", 400, {}), "rccl", "chunks that move: got more than 262,144"),
     ],
 )
-def test_a_limit_is_named(schedule: tuple[str, str, int, dict[str, int]], dialect: str, message: str) -> None:
+def test_a_limit_is_named(
+    schedule: tuple[str, str, int, dict[str, int]], dialect: str, message: str
+) -> None:
     collective, algorithm, p, options = schedule
     with pytest.raises(ValueError, match=re.escape(message)):
         text(build(collective, algorithm, p, **options), algorithm, dialect)
@@ -145,7 +171,9 @@ def test_the_elements_that_a_gpu_reads_are_limited() -> None:
         own = [64 + 31 * t + i for i in range(31)]
         return Step([*none, *others], [*others, *none], [*[t] * 31, *own])
 
-    with pytest.raises(ValueError, match="XML elements that a GPU reads: got 4131, expected at most 4095, a limit"):
+    with pytest.raises(
+        ValueError, match="XML elements that a GPU reads: got 4131, expected at most 4095, a limit"
+    ):
         text(Schedule("broadcast", 100, 64 * 32, 64, make, root=0, one_port=False), "many")
 
 
@@ -155,7 +183,9 @@ def test_a_wrong_schedule_is_refuted() -> None:
         text(twice, "twice")
 
 
-def move(t: int, src: int, dst: int, first: int = 0, chunks: int = 1, add: bool = False) -> Transfer:
+def move(
+    t: int, src: int, dst: int, first: int = 0, chunks: int = 1, add: bool = False
+) -> Transfer:
     return Transfer(t, src, dst, BufferOffset("i", first), BufferOffset("i", first), chunks, add)
 
 

@@ -1,4 +1,6 @@
-"""GOAL has every message with what it needs; the simulator's times agree with LogGOPSim's; NCCL's tuner reads its file.
+"""GOAL has every message with what it needs; the simulator's times agree with LogGOPSim's.
+
+NCCL's tuner reads its file.
 
 The tuner's file is read back as the plugin does: it says the fastest algorithm of every size.
 """
@@ -29,7 +31,9 @@ def operations(program: str) -> list[dict[int, tuple[str, int, int, int, int, se
     for line in program.splitlines()[1:]:
         if line.startswith("rank"):
             found.append({})
-        elif made := re.fullmatch(r"l(\d+): (send|recv) (\d+)b (?:to|from) (\d+) tag (\d+) cpu (\d+) nic 0", line):
+        elif made := re.fullmatch(
+            r"l(\d+): (send|recv) (\d+)b (?:to|from) (\d+) tag (\d+) cpu (\d+) nic 0", line
+        ):
             number, kind, *values = made.groups()
             found[-1][int(number)] = (kind, *(int(each) for each in values), set())  # type: ignore[assignment]
         elif made := re.fullmatch(r"l(\d+) requires l(\d+)", line):
@@ -50,7 +54,9 @@ def test_every_message_is_sent_and_received_once(names: tuple[str, str]) -> None
             assert all(own[other][0] == "recv" for other in needed)
     assert sent == received
     edges = schedule.cut(1001)
-    moved = sum(int((edges[step.chunk + step.count] - edges[step.chunk]).sum()) for step in schedule.steps())
+    moved = sum(
+        int((edges[step.chunk + step.count] - edges[step.chunk]).sum()) for step in schedule.steps()
+    )
     assert sum(map(sum, sent.values())) == moved
 
 
@@ -65,24 +71,34 @@ def test_a_send_requires_what_it_sends() -> None:
 
 def test_chunks_that_travel_together_share_a_cpu() -> None:
     cpus = {
-        each[4] for own in operations(goal(build("all_reduce", "halving_doubling", 8), 64)) for each in own.values()
+        each[4]
+        for own in operations(goal(build("all_reduce", "halving_doubling", 8), 64))
+        for each in own.values()
     }
     assert cpus == {0, 1}
 
 
 def test_a_message_without_bytes_is_not_sent() -> None:
-    assert sum(len(own) for own in operations(goal(build("all_gather", "direct", 4), 2))) == 2 * 2 * 3
+    assert (
+        sum(len(own) for own in operations(goal(build("all_gather", "direct", 4), 2))) == 2 * 2 * 3
+    )
 
 
 def simulated(row: dict[str, str]) -> float:
-    link = Link(latency=float(row["latency_us"]) / 1e6, overhead=float(row["overhead_us"]) / 1e6, rate=25e9)
+    link = Link(
+        latency=float(row["latency_us"]) / 1e6, overhead=float(row["overhead_us"]) / 1e6, rate=25e9
+    )
     assert loggp(link).G == 40
-    schedule: Schedule = build("all_reduce", row["algorithm"], int(row["ranks"]), segments=int(row["segments"]))
+    schedule: Schedule = build(
+        "all_reduce", row["algorithm"], int(row["ranks"]), segments=int(row["segments"])
+    )
     return simulate(schedule, Machine(name="flat", network=link), N).seconds
 
 
 def ours_by_theirs(algorithm: str) -> np.ndarray:
-    ratios = [simulated(row) / float(row["seconds"]) for row in ROWS if row["algorithm"] == algorithm]
+    ratios = [
+        simulated(row) / float(row["seconds"]) for row in ROWS if row["algorithm"] == algorithm
+    ]
     assert len(ratios) >= 10
     return np.array(ratios)
 
@@ -94,16 +110,21 @@ def test_ring_and_tree_take_the_time_that_loggopsim_gives(algorithm: str) -> Non
 
 
 def test_two_trees_take_that_time_where_no_messages_meet_at_a_port() -> None:
-    """LogGOPSim receives in the order of arrival, our simulator in that of steps; two trees meet at every rank.
+    """LogGOPSim receives in the order of arrival, our simulator in that of steps.
 
-    The smallest case without latency has 4 ranks and 4 segments. Steps 0 and 1 bring messages of ranks 2 and 0 to rank
-    1, both ready at time 0. LogGOPSim takes that of step 1 first. Rank 0 waits for nobody and sends ahead of its steps,
-    so that rank 1 receives steps 5 and 7 from it before steps 4 and 6 from rank 2. All ranks are done after the time of
-    19 messages instead of 18.
+    Two trees meet at every rank.
+
+    The smallest case without latency has 4 ranks and 4 segments. Steps 0 and 1 bring messages of
+    ranks 2 and 0 to rank 1, both ready at time 0. LogGOPSim takes that of step 1 first. Rank 0
+    waits for nobody and sends ahead of its steps, so that rank 1 receives steps 5 and 7 from it
+    before steps 4 and 6 from rank 2. All ranks are done after the time of 19 messages instead of
+    18.
     """
     ratios = ours_by_theirs("two_tree")
     same = np.abs(ratios - 1) < 1e-5
-    whole = [(row["segments"], int(row["ranks"]) < 16) for row in ROWS if row["algorithm"] == "two_tree"]
+    whole = [
+        (row["segments"], int(row["ranks"]) < 16) for row in ROWS if row["algorithm"] == "two_tree"
+    ]
     assert same.tolist() == [each == ("1", True) for each in whole]
     assert np.abs(ratios - 1).max() < 0.1
 
@@ -111,7 +132,15 @@ def test_two_trees_take_that_time_where_no_messages_meet_at_a_port() -> None:
 def times(nodes: int, crossing: int) -> list[Time]:
     """Tree is faster below the crossing."""
     return [
-        Time("all_reduce", name, "simple", nodes, 8 * nodes, size, float(size < crossing if name == "ring" else 0.5))
+        Time(
+            "all_reduce",
+            name,
+            "simple",
+            nodes,
+            8 * nodes,
+            size,
+            float(size < crossing if name == "ring" else 0.5),
+        )
         for name in ("ring", "tree")
         for size in SIZES
     ]
@@ -147,10 +176,25 @@ def test_nothing_is_said_beyond_what_was_tried() -> None:
 
 
 def test_where_nccl_s_own_choice_is_the_fastest_there_is_no_line() -> None:
-    own = [each._replace(algorithm="", seconds=-1.0) for each in times(2, 0)[:4] if each.bytes in (1024, 16384)]
+    own = [
+        each._replace(algorithm="", seconds=-1.0)
+        for each in times(2, 0)[:4]
+        if each.bytes in (1024, 16384)
+    ]
     file = tuner(times(2, 4096) + own, "test")
-    chosen_by = {size: chosen(file, "allreduce", size, 2, 16) for size in (256, 257, 1024, 4095, 4096, 4097, 16384)}
-    assert chosen_by == {256: "tree", 257: None, 1024: None, 4095: None, 4096: "ring", 4097: None, 16384: None}
+    chosen_by = {
+        size: chosen(file, "allreduce", size, 2, 16)
+        for size in (256, 257, 1024, 4095, 4096, 4097, 16384)
+    }
+    assert chosen_by == {
+        256: "tree",
+        257: None,
+        1024: None,
+        4095: None,
+        4096: "ring",
+        4097: None,
+        16384: None,
+    }
 
 
 def test_nvls_is_named_where_it_was_measured_and_otherwise_left_to_nccl() -> None:
@@ -159,13 +203,19 @@ def test_nvls_is_named_where_it_was_measured_and_otherwise_left_to_nccl() -> Non
         ("nvls_tree", "simple"),
         ("", "simple"),
     )
-    # In a node 23 us and the link's time; on four nodes two doublings, and what passes through the ports.
+    # In a node 23 us and the link's time; on four nodes two doublings, and what passes through the
+    # ports.
     assert nvls(1, 8, 100_000_000, 100e9, 1.0).seconds == pytest.approx(23e-6 + 1e-3)
-    assert nvls(4, 32, 100_000_000, 400e9, 100e9).seconds == pytest.approx(23e-6 + 2 * 28e-6 + 1.5e-3)
+    assert nvls(4, 32, 100_000_000, 400e9, 100e9).seconds == pytest.approx(
+        23e-6 + 2 * 28e-6 + 1.5e-3
+    )
 
 
 def test_a_protocol_has_its_own_lines() -> None:
-    two = [Time("all_gather", "ring", name, -1, 8, size, 1.0) for name, size in (("ll", 256), ("simple", 1024))]
+    two = [
+        Time("all_gather", "ring", name, -1, 8, size, 1.0)
+        for name, size in (("ll", 256), ("simple", 1024))
+    ]
     assert tuner(two, "test").splitlines()[2:] == [
         "allgather,256,1023,ring,ll,-1,-1,8,-1,-1",
         "allgather,1024,1024,ring,simple,-1,-1,8,-1,-1",
@@ -174,7 +224,10 @@ def test_a_protocol_has_its_own_lines() -> None:
 
 def test_a_single_tree_is_not_nccls() -> None:
     assert (known("tree"), known("hierarchical_ring")) == (None, None)
-    assert (known("hierarchical_tree"), known("Ring/LL128")) == (("tree", "simple"), ("ring", "ll128"))
+    assert (known("hierarchical_tree"), known("Ring/LL128")) == (
+        ("tree", "simple"),
+        ("ring", "ll128"),
+    )
 
 
 def test_no_times_are_an_error() -> None:

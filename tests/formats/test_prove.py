@@ -48,7 +48,10 @@ def test_the_slots_of_the_protocol_must_suffice(count: int, protocol: str) -> No
     if count <= SLOTS[protocol]:
         assert report(text).slots == count
     else:
-        assert f"deadlock with the {SLOTS[protocol]} slots of {protocol} ({count} suffice)" in fault(text)[0]
+        assert (
+            f"deadlock with the {SLOTS[protocol]} slots of {protocol} ({count} suffice)"
+            in fault(text)[0]
+        )
 
 
 def test_a_race_names_both_steps_and_the_cell() -> None:
@@ -66,12 +69,21 @@ def test_an_overlapping_copy_races_with_itself() -> None:
 
 def test_a_message_without_a_partner_is_named() -> None:
     text = ring(3).replace('type="r"', 'type="nop"', 1)
-    assert "has no partner: got 4 sends from GPU 2 to GPU 0 on channel 0 and 3 receives" in fault(text)[0]
+    assert (
+        "has no partner: got 4 sends from GPU 2 to GPU 0 on channel 0 and 3 receives"
+        in fault(text)[0]
+    )
 
 
 def test_messages_have_one_size_at_both_ends() -> None:
-    gpus: list[list[Block]] = [[(1, -1, 0, [do("s", "i0", count=2)])], [(-1, 0, 0, [do("r", "i0")])]]
-    assert "receives 1 chunks of 2 that GPU 0, thread block 0, step 0 (s) sends" in fault(xml("broadcast", 2, gpus))[0]
+    gpus: list[list[Block]] = [
+        [(1, -1, 0, [do("s", "i0", count=2)])],
+        [(-1, 0, 0, [do("r", "i0")])],
+    ]
+    assert (
+        "receives 1 chunks of 2 that GPU 0, thread block 0, step 0 (s) sends"
+        in fault(xml("broadcast", 2, gpus))[0]
+    )
 
 
 def test_what_is_counted_twice_is_marked_where_it_happens() -> None:
@@ -79,17 +91,25 @@ def test_what_is_counted_twice_is_marked_where_it_happens() -> None:
     twice = text.replace('type="re" srcbuf="s" srcoff="0"', 'type="re" srcbuf="i" srcoff="0"', 1)
     head, *table = fault(twice)
     assert (
-        "wrong result: GPU 0, chunk 0 (cell i0) holds chunk 0 of rank 0 more than once, not chunk 0 of rank 1" in head
+        "wrong result: GPU 0, chunk 0 (cell i0) holds chunk 0 of rank 0 more than once, not chunk 0 of rank 1"
+        in head
     )
-    assert next(line for line in table if "counted again here" in line).startswith("   0 | >^1.1 re i0+=i0<")
+    assert next(line for line in table if "counted again here" in line).startswith(
+        "   0 | >^1.1 re i0+=i0<"
+    )
 
 
 def test_uninitialised_and_foreign_data_are_named() -> None:
     sends = PROGRAMS["gather_ring"].replace('srcbuf="o" srcoff="0"', 'srcbuf="o" srcoff="2"', 1)
     assert "race" in fault(sends)[0] or "uninitialised" in fault(sends)[0]
-    swapped = PROGRAMS["all_to_all"].replace('type="s" srcbuf="i" srcoff="1"', 'type="s" srcbuf="i" srcoff="2"', 1)
+    swapped = PROGRAMS["all_to_all"].replace(
+        'type="s" srcbuf="i" srcoff="1"', 'type="s" srcbuf="i" srcoff="2"', 1
+    )
     head = fault(swapped)[0]
-    assert "GPU 1, chunk 1 (cell o0) holds chunk 2 of rank 0, not asked for, not chunk 1 of rank 0" in head
+    assert (
+        "GPU 1, chunk 1 (cell o0) holds chunk 2 of rank 0, not asked for, not chunk 1 of rank 0"
+        in head
+    )
     empty = xml("broadcast", 1, [[], []])
     assert fault(empty) == [
         "wrong result: GPU 1, chunk 0 (cell i0) holds uninitialised data, not chunk 0 of rank 0; "
@@ -149,12 +169,19 @@ def test_verify_takes_files(capsys: Capture, tmp_path: Path) -> None:
         Path(names[name]).write_text(text)
     code, out, _ = run(capsys, "verify", names["right"])
     assert code == 0
-    assert "all_reduce on 3 GPUs, in place: 15 steps, 12 messages (4 in a row), slots needed: 2, 0 of 0 depend" in out
+    assert (
+        "all_reduce on 3 GPUs, in place: 15 steps, 12 messages (4 in a row), slots needed: 2, 0 of 0 depend"
+        in out
+    )
     code, out, err = run(capsys, "verify", names["right"], names["wrong"], names["right"])
     assert (code, err) == (1, "collectives: 1 of 3 wrong\n")
     assert [line.split()[0] for line in out.splitlines()] == ["ok", "wrong", "step", "0", "1", "ok"]
     code, out, err = run(capsys, "verify", "--json", *names.values())
     assert (code, err) == (2, "collectives: 1 of 3 wrong, 1 of 3 unreadable\n")
-    assert [json.loads(line)["verdict"] for line in out.splitlines()] == ["right", "wrong", "unreadable"]
+    assert [json.loads(line)["verdict"] for line in out.splitlines()] == [
+        "right",
+        "wrong",
+        "unreadable",
+    ]
     assert run(capsys, "verify", names["right"], "-p", "3")[0] == 2
     assert run(capsys, "verify", names["right"], "ring", "x.xml")[0] == 2

@@ -39,7 +39,12 @@ def gather(gpus: list[int]) -> File:
 def star(gpus: list[int], switch: int) -> File:
     """Everything at once through one switch."""
     file = gather(gpus)
-    file["7-Flows"] = [line(0, a, f"{a}->{b} in epoch 0 via switches {switch}") for a in gpus for b in gpus if a != b]
+    file["7-Flows"] = [
+        line(0, a, f"{a}->{b} in epoch 0 via switches {switch}")
+        for a in gpus
+        for b in gpus
+        if a != b
+    ]
     return file
 
 
@@ -55,7 +60,10 @@ def exchange(gpus: list[int]) -> File:
                     [1, f"{a}->{over} with volume 0.5 in epoch 1"],
                     [2, f"{over}->{b} with volume 0.5 in epoch 2"],
                 ]
-                paths[f"Demand at {b} for chunk {number} from {a} met by epoch 2"] = [straight, around]
+                paths[f"Demand at {b} for chunk {number} from {a} met by epoch 2"] = [
+                    straight,
+                    around,
+                ]
     return with_flows({**TOP, "8-Chunk paths": paths})
 
 
@@ -74,7 +82,11 @@ def uneven(gpus: list[int]) -> File:
     """The same, but the first pair's chunk goes in one piece."""
     file = exchange(gpus)
     a, b = gpus[:2]
-    paths = {f"Demand at {b} for chunk 1 from {a} met by epoch 2": [[[0, f"{a}->{b} with volume 1.0 in epoch 0"]]]}
+    paths = {
+        f"Demand at {b} for chunk 1 from {a} met by epoch 2": [
+            [[0, f"{a}->{b} with volume 1.0 in epoch 0"]]
+        ]
+    }
     return with_flows({**file, "8-Chunk paths": file["8-Chunk paths"] | paths})
 
 
@@ -111,7 +123,13 @@ def test_a_right_schedule_is_proved(name: str) -> None:
 def test_ranks_are_the_gpus_in_order_and_switches_follow() -> None:
     flows = judge(GOOD["star"])
     made = teccl.schedule(flows)
-    assert (flows.gpus, flows.switches, made.p, made.switches, made.nsteps) == ((1, 2, 4), (0,), 3, 1, 2)
+    assert (flows.gpus, flows.switches, made.p, made.switches, made.nsteps) == (
+        (1, 2, 4),
+        (0,),
+        3,
+        1,
+        2,
+    )
     assert repr(made.step(0)) == "Step(0->3:=0, 1->3:=1, 2->3:=2)"
     assert len(made.step(1)) == 6
 
@@ -145,7 +163,8 @@ def test_a_switch_passes_a_chunk_on_in_time_for_the_next_epoch() -> None:
     late, early = (line(0, 1, f"2->4 in epoch {epoch}") for epoch in (1, 0))
     judge({**file, "7-Flows": [*file["7-Flows"], late]})
     with pytest.raises(
-        ScheduleError, match=r"^epoch 0: GPU 2 sends chunk 0 from 1: got none there, expected it before"
+        ScheduleError,
+        match=r"^epoch 0: GPU 2 sends chunk 0 from 1: got none there, expected it before",
     ):
         judge({**file, "7-Flows": [*file["7-Flows"], early]})
 
@@ -164,16 +183,30 @@ def test_every_single_flow_is_needed(name: str) -> None:
 def test_what_is_missing_is_named_in_the_numbers_of_the_file() -> None:
     file = gather([2, 3, 7])
     file["7-Flows"].remove(line(0, 7, "2->3 in epoch 1"))
-    with pytest.raises(ScheduleError, match=r"^GPU 3: got no chunk 0 from 7, expected it at the end$"):
+    with pytest.raises(
+        ScheduleError, match=r"^GPU 3: got no chunk 0 from 7, expected it at the end$"
+    ):
         judge(file)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("volume 0.5 in epoch 0", "volume 0.25 in epoch 0", "GPU 2: got 0.75 of chunk 1 from 1, expected all of it, 1"),
-        ("2->1 with volume 0.5 in epoch 2", "2->1 with volume 0.5 in epoch 1", "epoch 1: GPU 2 sends chunk 0 from 5"),
-        ("5->1 with volume 0.5 in epoch 0", "5->2 with volume 0.5 in epoch 0", "GPU 1: got no chunk 0 from 5"),
+        (
+            "volume 0.5 in epoch 0",
+            "volume 0.25 in epoch 0",
+            "GPU 2: got 0.75 of chunk 1 from 1, expected all of it, 1",
+        ),
+        (
+            "2->1 with volume 0.5 in epoch 2",
+            "2->1 with volume 0.5 in epoch 1",
+            "epoch 1: GPU 2 sends chunk 0 from 5",
+        ),
+        (
+            "5->1 with volume 0.5 in epoch 0",
+            "5->2 with volume 0.5 in epoch 0",
+            "GPU 1: got no chunk 0 from 5",
+        ),
     ],
 )
 def test_a_wrong_path_is_found(old: str, new: str, message: str) -> None:
@@ -186,10 +219,14 @@ def test_a_wrong_path_is_found(old: str, new: str, message: str) -> None:
 def test_a_pair_that_the_demand_leaves_out_is_missing() -> None:
     file = exchange([1, 2, 5])
     del file["8-Chunk paths"]["Demand at 5 for chunk 2 from 1 met by epoch 2"]
-    with pytest.raises(ScheduleError, match=r"^GPU 5: got no chunk 2 from 1, expected it at the end$"):
+    with pytest.raises(
+        ScheduleError, match=r"^GPU 5: got no chunk 2 from 1, expected it at the end$"
+    ):
         judge(with_flows(file))
     del file["8-Chunk paths"]["Demand at 1 for chunk 0 from 2 met by epoch 2"]
-    with pytest.raises(ScheduleError, match=r"^GPU 1: got no chunk 0 from 2, .* \(1 more are missing\)$"):
+    with pytest.raises(
+        ScheduleError, match=r"^GPU 1: got no chunk 0 from 2, .* \(1 more are missing\)$"
+    ):
         judge(with_flows(file))
 
 
@@ -200,34 +237,70 @@ def test_a_pair_that_the_demand_leaves_out_is_missing() -> None:
         (json.dumps(GOOD["ring"])[:400], "not JSON: "),
         ("[1, 2]", "the file: got [1, 2], expected an object"),
         ("[" * 100_000, "levels of the file: got hundreds, expected at most 5"),
-        ('{"7-Flows": 1' + "0" * 5000 + "}", "not JSON: got a number of 5,001 digits, expected at most 300"),
+        (
+            '{"7-Flows": 1' + "0" * 5000 + "}",
+            "not JSON: got a number of 5,001 digits, expected at most 300",
+        ),
         ('{"7-Flows": NaN}', "not JSON: got NaN, expected a number"),
         ("\udcff", "not JSON: "),
         ('{"version": 2}', "keys of the file: got ['version'], expected 7-Flows among them"),
         ('{"7-Flows": 3}', "7-Flows: got 3, expected a list of at most 262,144"),
         ('{"7-Flows": []}', "7-Flows: got none, expected one kind"),
-        ('{"7-Flows": [["rm"]]}', "got ['rm'], expected 'Chunk C from O traveled over A->B in epoch E'"),
-        (("ring", "0->1 in epoch 0", "0->9 in epoch 0"), "got node 9, expected one of the 4 GPUs of the demand (0–3)"),
+        (
+            '{"7-Flows": [["rm"]]}',
+            "got ['rm'], expected 'Chunk C from O traveled over A->B in epoch E'",
+        ),
+        (
+            ("ring", "0->1 in epoch 0", "0->9 in epoch 0"),
+            "got node 9, expected one of the 4 GPUs of the demand (0–3)",
+        ),
         (("ring", "Chunk 0 from 0", "Chunk 0 from 12"), "got node 12, expected one of the 4 GPUs"),
         (("ring", "in epoch 2", "in epoch 2 via switches 3"), "got a GPU as a switch"),
         (("ring", "0->1 in epoch 0", "0->0 in epoch 0"), "expected two nodes up to 1,023"),
         (("ring", "0->1 in epoch 0", "0->1 in epoch 99999999"), "an epoch up to 65,536"),
         (("ring", "0->1 in epoch 0", "0->1 in epoch " + "9" * 40), "expected 'Chunk C from O"),
-        (("ring", "Chunk 0 from 0", "Chunk 65536 from 0"), "got 262,148 on 4 nodes, expected a product of at most"),
-        (("ring", "0->1 in epoch 0", "0->1 with volume 1.0 in epoch 0"), "got flows with and without a volume"),
+        (
+            ("ring", "Chunk 0 from 0", "Chunk 65536 from 0"),
+            "got 262,148 on 4 nodes, expected a product of at most",
+        ),
+        (
+            ("ring", "0->1 in epoch 0", "0->1 with volume 1.0 in epoch 0"),
+            "got flows with and without a volume",
+        ),
         (("ring", '"GPU 3"', '"GPU x"'), "got 'GPU x', expected 'GPU N'"),
-        (("ring", '"GPU 3"', '"GPU 5000"'), "GPUs of the demand: got [5000], expected numbers up to 1,023"),
+        (
+            ("ring", '"GPU 3"', '"GPU 5000"'),
+            "GPUs of the demand: got [5000], expected numbers up to 1,023",
+        ),
         (("ring", '"6-Demand_Met"', '"6-Demand"'), "6-Demand_Met: got None, expected an object"),
         (("ring", "0.001,", "-1,"), "1-Epoch_Duration: got -1, expected a number above 0"),
         (("ring", "0.001,", "9" * 400 + ","), "1-Epoch_Duration: got 999"),
         (("ring", "2.0,", "true,"), "5-Algo_Bandwidth: got True, expected a number above 0"),
-        (("ring", "2.0,", "9" * 4300 + ","), "not JSON: got a number of 4,300 digits, expected at most 300"),
+        (
+            ("ring", "2.0,", "9" * 4300 + ","),
+            "not JSON: got a number of 4,300 digits, expected at most 300",
+        ),
         (("ring", "2.0,", "1e999,"), "5-Algo_Bandwidth: got inf, expected a number above 0"),
-        (("exchange", "chunk 0 from 2", "chunk 1 from 2"), "demand at 1: got chunk 1, expected 0 modulo 3 GPUs"),
-        (("exchange", '"5->1 with volume 0.5 in epoch 0"', "5"), "got 'Chunk 0 from 5 traveled over 5', expected"),
-        (("exchange", '[0, "5->1 with volume 0.5', '[0, "5->1'), "got a path without flows or volumes"),
-        (("exchange", "Demand at 1", "Demand by 1"), "expected 'Demand at D for chunk C from O met by epoch E'"),
-        (("exchange", '"8-Chunk paths"', '"9-Chunk paths"'), "8-Chunk paths: got None, expected an object"),
+        (
+            ("exchange", "chunk 0 from 2", "chunk 1 from 2"),
+            "demand at 1: got chunk 1, expected 0 modulo 3 GPUs",
+        ),
+        (
+            ("exchange", '"5->1 with volume 0.5 in epoch 0"', "5"),
+            "got 'Chunk 0 from 5 traveled over 5', expected",
+        ),
+        (
+            ("exchange", '[0, "5->1 with volume 0.5', '[0, "5->1'),
+            "got a path without flows or volumes",
+        ),
+        (
+            ("exchange", "Demand at 1", "Demand by 1"),
+            "expected 'Demand at D for chunk C from O met by epoch E'",
+        ),
+        (
+            ("exchange", '"8-Chunk paths"', '"9-Chunk paths"'),
+            "8-Chunk paths: got None, expected an object",
+        ),
     ],
 )
 def test_a_bad_file_has_one_line(
@@ -269,9 +342,14 @@ def test_the_command_tells_the_format_by_the_contents(capsys: Capture, tmp_path:
         (tmp_path / f"{name.replace(' ', '_')}.json").write_text(json.dumps(file))
     code, out, err = run(capsys, "verify", *map(str, sorted(tmp_path.iterdir())))
     assert (code, err, out.count("ok  ")) == (0, "", len(GOOD))
-    assert "star.json: all_gather on 3 GPUs (1–2, 4) and 1 switch (0): 6 flows, the last in epoch 0; every" in out
+    assert (
+        "star.json: all_gather on 3 GPUs (1–2, 4) and 1 switch (0): 6 flows, the last in epoch 0; every"
+        in out
+    )
     (tmp_path / "star.xml").write_text(json.dumps(GOOD["star"]))
-    code, out, _ = run(capsys, "verify", str(tmp_path / "star.xml"), "--machine", "textbook", "--json")
+    code, out, _ = run(
+        capsys, "verify", str(tmp_path / "star.xml"), "--machine", "textbook", "--json"
+    )
     row = json.loads(out)
     assert (code, row["verdict"], row["switches"], row["flows"]) == (0, "right", [0], 6)
     assert row["not_simulated"] == "a schedule of TE-CCL has links of its own"
@@ -305,16 +383,30 @@ FAST, SLOW, CHUNK = "0->1 in epoch", "0->9 in epoch", 50e6
     ("hops", "nbytes", "message"),
     [
         ([(0, f"{FAST} 0")], CHUNK, ""),
-        ([(0, f"{FAST} 0"), (1, f"{FAST} 0")], CHUNK, "link 0->1, epoch 0: got 2 chunks, expected at most 1"),
+        (
+            [(0, f"{FAST} 0"), (1, f"{FAST} 0")],
+            CHUNK,
+            "link 0->1, epoch 0: got 2 chunks, expected at most 1",
+        ),
         ([(0, f"{FAST} 0"), (1, f"{FAST} 1")], CHUNK, ""),
         ([(0, f"{SLOW} 0"), (1, f"{SLOW} 4")], CHUNK, ""),
-        ([(0, f"{SLOW} 0"), (1, f"{SLOW} 3")], CHUNK, "link 0->9, epoch 3: got 2 chunks, expected at most 1"),
+        (
+            [(0, f"{SLOW} 0"), (1, f"{SLOW} 3")],
+            CHUNK,
+            "link 0->9, epoch 3: got 2 chunks, expected at most 1",
+        ),
         ([(0, "0->8 in epoch 0")], CHUNK, "link 0->8: got flows, expected none"),
         ([(0, f"{SLOW} 0"), (0, "9->8 in epoch 4")], CHUNK, ""),
-        ([(0, f"{SLOW} 0"), (0, "9->8 in epoch 3")], CHUNK, "GPU 9 sends chunk 0 from 0: got it in epoch 4"),
+        (
+            [(0, f"{SLOW} 0"), (0, "9->8 in epoch 3")],
+            CHUNK,
+            "GPU 9 sends chunk 0 from 0: got it in epoch 4",
+        ),
     ],
 )
-def test_links_carry_no_more_than_they_can(hops: list[tuple[int, str]], nbytes: float, message: str) -> None:
+def test_links_carry_no_more_than_they_can(
+    hops: list[tuple[int, str]], nbytes: float, message: str
+) -> None:
     found = on_links([line(chunk, 0, hop) for chunk, hop in hops], nbytes)
     assert (message in found) if message else not found
 
@@ -323,19 +415,31 @@ def test_time_and_bandwidth_come_from_the_flows() -> None:
     found = fit(read(star(list(range(1, 33)), 0)), "NDv2 4 chassis", CHUNK)
     assert "expected none, because the network has no such link" in found.missing
     direct = fit(
-        read({**gather(list(range(1, 16))), "7-Flows": [line(0, 8, "8->1 in epoch 0")]}), "NDv2 2 chassis", CHUNK
+        read({**gather(list(range(1, 16))), "7-Flows": [line(0, 8, "8->1 in epoch 0")]}),
+        "NDv2 2 chassis",
+        CHUNK,
     )
-    assert direct == ("GPU 0 of 16 takes no part", pytest.approx(4e-3), pytest.approx(15 * CHUNK / 4e-3))
+    assert direct == (
+        "GPU 0 of 16 takes no part",
+        pytest.approx(4e-3),
+        pytest.approx(15 * CHUNK / 4e-3),
+    )
 
 
 def test_a_link_from_a_switch_takes_no_time_of_its_own() -> None:
     file = gather(list(range(1, 33)))
-    found = fit(read({**file, "7-Flows": [line(0, 1, "1->10 in epoch 0 via switches 0")]}), "NDv2 4 chassis", CHUNK)
+    found = fit(
+        read({**file, "7-Flows": [line(0, 1, "1->10 in epoch 0 via switches 0")]}),
+        "NDv2 4 chassis",
+        CHUNK,
+    )
     assert (found.missing, found.seconds) == ("", pytest.approx(4e-3))
 
 
 def test_a_node_beyond_the_network_is_refused() -> None:
-    with pytest.raises(ValueError, match="nodes of the flows: got 33, expected at most 15 on NDv2 2 chassis"):
+    with pytest.raises(
+        ValueError, match="nodes of the flows: got 33, expected at most 15 on NDv2 2 chassis"
+    ):
         fit(read(gather([0, 33])), "NDv2 2 chassis", CHUNK)
     with pytest.raises(ValueError, match="network"):
         capacities("NDv2 3 chassis")
@@ -343,7 +447,9 @@ def test_a_node_beyond_the_network_is_refused() -> None:
 
 def test_networks_are_what_their_source_says() -> None:
     nodes = {"DGX2 2 chassis": (34, 16), "NDv2 2 chassis": (16, 2), "NDv2 4 chassis": (33, 8)}
-    assert {name: (len(capacities(name)), int((capacities(name) == 1).sum())) for name in NETWORKS} == nodes
+    assert {
+        name: (len(capacities(name)), int((capacities(name) == 1).sum())) for name in NETWORKS
+    } == nodes
     for name in ("NDv2 2 chassis", "NDv2 4 chassis"):
         inside = capacities(name) * (capacities(name) > 1)
         assert (inside == inside.T).all()

@@ -48,7 +48,10 @@ class Launcher:
         """Whether a rank with the secret gets its job and is heard, and nobody else has been."""
         with connected(self) as rank:
             rank.send({"event": {"row": 1}})
-            return rank.receive() == JOB and self.heard.get(timeout=PATIENCE) == (3, {"event": {"row": 1}})
+            return rank.receive() == JOB and self.heard.get(timeout=PATIENCE) == (
+                3,
+                {"event": {"row": 1}},
+            )
 
 
 def connected(launcher: Launcher) -> closing[Channel]:
@@ -110,7 +113,9 @@ def test_garbage_is_closed_at_once(launcher: Launcher, said: bytes) -> None:
 
 
 @pytest.mark.parametrize("is_slow", [False, True], ids=["idle", "a byte at a time"])
-def test_a_stranger_has_a_time_limit(launcher: Launcher, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_has_a_time_limit(
+    launcher: Launcher, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channel, "PENDING_SECONDS", 0.5)
     with socket.create_connection(launcher.address) as stranger:
         for _ in range(40 if is_slow else 0):
@@ -123,7 +128,9 @@ def test_a_stranger_has_a_time_limit(launcher: Launcher, is_slow: bool, monkeypa
     assert launcher.works()
 
 
-def test_of_too_many_strangers_some_are_closed(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_strangers_some_are_closed(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channel, "MAX_PENDING", 4)
     strangers = [socket.create_connection(launcher.address) for _ in range(8)]
     assert launcher.works()
@@ -172,7 +179,9 @@ def test_a_recorded_connection_cannot_be_played_again(launcher: Launcher) -> Non
 
 
 @contextmanager
-def relay(to: tuple[str, int], said: SimpleQueue[bytes]) -> Iterator[tuple[tuple[str, int], SimpleQueue[bytes]]]:
+def relay(
+    to: tuple[str, int], said: SimpleQueue[bytes]
+) -> Iterator[tuple[tuple[str, int], SimpleQueue[bytes]]]:
     """Passes on what both say; what the first to connect says is also kept."""
     listener = socket.create_server((LOOPBACK, 0))
 
@@ -198,9 +207,13 @@ def test_only_one_address_is_listened_on(launcher: Launcher) -> None:
 
 def test_a_launcher_listens_where_its_ranks_are(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"lo0": "127.0.0.1", "eth0": "192.0.2.7"}
-    addresses = {name: [argparse.Namespace(family=socket.AF_INET, address=found[name])] for name in found}
+    addresses = {
+        name: [argparse.Namespace(family=socket.AF_INET, address=found[name])] for name in found
+    }
     monkeypatch.setattr(address.psutil, "net_if_addrs", lambda: addresses)
-    monkeypatch.setattr(socket, "create_server", lambda at: closing_nothing(at[0] in found.values()))
+    monkeypatch.setattr(
+        socket, "create_server", lambda at: closing_nothing(at[0] in found.values())
+    )
     monkeypatch.setattr(address, "_outgoing", lambda: "192.0.2.7")
     for named, interface, is_local, expected in (
         ("192.0.2.9", "", True, "127.0.0.1"),
@@ -246,7 +259,9 @@ def test_a_message_has_a_limit(launcher: Launcher, monkeypatch: pytest.MonkeyPat
         assert rank.receive() == JOB
         rank._connection.send_bytes(b"[" + bytes(1000))  # type: ignore[attr-defined]
         monkeypatch.setattr(channel, "MAX_BYTES", 1000)
-        with pytest.raises(ValueError, match="message too long: got 1011 bytes, expected at most 1000"):
+        with pytest.raises(
+            ValueError, match="message too long: got 1011 bytes, expected at most 1000"
+        ):
             rank.send({"event": "x" * 998})
         assert rank.receive() is None
 
@@ -298,11 +313,22 @@ def await_processes(hub: Hub, *ranks: int) -> None:
     assert comes_true(lambda: set(ranks) <= set(hub.processes))
 
 
-def test_a_process_of_torchrun_finds_rank_0_whatever_a_stranger_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_torchrun_finds_rank_0_whatever_a_stranger_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(channel, "PENDING_SECONDS", 0.5)
     hub = Hub()
-    with socket.create_server((LOOPBACK, 0)) as idle, closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours:
-        store = Store("", "nonsense", "127.0.0.1 99999999", "127.0.0.1 -1", f"127.0.0.1 {idle.getsockname()[1]}")
+    with (
+        socket.create_server((LOOPBACK, 0)) as idle,
+        closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours,
+    ):
+        store = Store(
+            "",
+            "nonsense",
+            "127.0.0.1 99999999",
+            "127.0.0.1 -1",
+            f"127.0.0.1 {idle.getsockname()[1]}",
+        )
         store.set(torchrun.KEY, "{} {}".format(*ours.address))
         with closing(torchrun._joined(store, SECRET, 1)):
             assert not store.lies
@@ -315,26 +341,37 @@ def test_nodes_with_different_secrets_do_not_meet(monkeypatch: pytest.MonkeyPatc
     with closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours:
         store.set(torchrun.KEY, "{} {}".format(*ours.address))
         with pytest.raises(
-            TimeoutError, match="rank 0's process has not shown our secret within 1 s; is COLLECTIVES_SEC"
+            TimeoutError,
+            match="rank 0's process has not shown our secret within 1 s; is COLLECTIVES_SEC",
         ):
             torchrun._joined(store, OTHER, 1)
         with pytest.raises(
-            TimeoutError, match="torchrun's processes 0, 1 have not joined within 1 s; is COLLECTIVES_SEC"
+            TimeoutError,
+            match="torchrun's processes 0, 1 have not joined within 1 s; is COLLECTIVES_SEC",
         ):
             torchrun._gather(store, hub, 2, "x")
 
 
 @pytest.mark.parametrize("wrong", ["", "0", "-1", "3601", "9" * 5000, "5m", "1.5", "٣"])
-def test_a_time_to_meet_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_a_time_to_meet_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     monkeypatch.setenv("COLLECTIVES_JOIN_SECONDS", wrong)
-    with pytest.raises(ValueError, match=r"invalid COLLECTIVES_JOIN_SECONDS: got .*, expected whole seconds, 1 to"):
+    with pytest.raises(
+        ValueError, match=r"invalid COLLECTIVES_JOIN_SECONDS: got .*, expected whole seconds, 1 to"
+    ):
         torchrun._gather(Store(), Hub(), 2, "x")
 
 
-def test_an_order_goes_to_the_ranks_that_it_is_for_and_the_launch_hears_of_a_process_that_has_ended() -> None:
+def test_an_order_goes_to_the_ranks_that_it_is_for_and_the_launch_hears_of_a_process_that_has_ended() -> (
+    None
+):
     hub = Hub()
     with closing(Listener(LOOPBACK, SECRET, hub.serve)) as ours:
-        processes = [connect(ours.address, SECRET, {"role": "process", "rank": rank}, PATIENCE) for rank in range(3)]
+        processes = [
+            connect(ours.address, SECRET, {"role": "process", "rank": rank}, PATIENCE)
+            for rank in range(3)
+        ]
         await_processes(hub, 0, 1, 2)
         with closing(connect(ours.address, SECRET, DRIVER, PATIENCE)) as driver:
             driver.send({"ranks": 2})
@@ -358,7 +395,10 @@ def test_without_a_secret_nothing_is_ordered_beyond_this_machine(
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "node1")
-    with pytest.raises(ValueError, match="no secret: got neither COLLECTIVES_SECRET nor COLLECTIVES_SECRET_FILE, exp"):
+    with pytest.raises(
+        ValueError,
+        match="no secret: got neither COLLECTIVES_SECRET nor COLLECTIVES_SECRET_FILE, exp",
+    ):
         torchrun._secret()
     monkeypatch.setenv(secret.VARIABLE, SECRET)
     assert torchrun._secret() == SECRET
@@ -370,7 +410,9 @@ def test_without_a_secret_nothing_is_ordered_beyond_this_machine(
     assert torchrun._secret() == secret.own()
 
 
-def test_a_secret_file_is_its_owner_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_file_is_its_owner_s_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(secret.VARIABLE, raising=False)
     path = tmp_path / "secret"
     path.write_text(f"{SECRET}\n")
@@ -380,7 +422,8 @@ def test_a_secret_file_is_its_owner_s_alone(tmp_path: Path, monkeypatch: pytest.
     for mode in (0o640, 0o604, 0o602):
         path.chmod(mode)
         with pytest.raises(
-            PermissionError, match=rf"unsafe .*: got owner \d+, mode {mode:04o}, expected a file, owner"
+            PermissionError,
+            match=rf"unsafe .*: got owner \d+, mode {mode:04o}, expected a file, owner",
         ):
             secret.given()
     path.chmod(0o600)
@@ -398,7 +441,9 @@ def test_a_pipe_is_not_a_secret_file(tmp_path: Path) -> None:
 def test_a_short_secret_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(secret.FILE_VARIABLE, raising=False)
     monkeypatch.setenv(secret.VARIABLE, "s" * 31)
-    with pytest.raises(ValueError, match="COLLECTIVES_SECRET too short: got 31 characters, expected at least 32"):
+    with pytest.raises(
+        ValueError, match="COLLECTIVES_SECRET too short: got 31 characters, expected at least 32"
+    ):
         secret.given()
 
 
@@ -415,7 +460,9 @@ def test_a_user_s_own_secret_is_made_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_job_that_is_too_long_is_refused_before_anything_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_too_long_is_refused_before_anything_is_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(channel, "MAX_BYTES", 1000)
     monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("the command was started"))
     wanted = Request("collectives.bench.measure", {"much": "x" * 1000}, 2, 60, {}, lambda _: None)
@@ -428,14 +475,22 @@ def test_a_task_is_one_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert request.module_of("mine") == request.task_of("mine") == "mine"
     assert request.task_of("collectives.bench.measure") == "bench"
     for module in ("os", "theirs", "collectives.bench.measure"):
-        with pytest.raises(ValueError, match=f"unknown task: got '{module}', expected one of bench, calibrate, async"):
+        with pytest.raises(
+            ValueError,
+            match=f"unknown task: got '{module}', expected one of bench, calibrate, async",
+        ):
             request.module_of(module)
-    with pytest.raises(ValueError, match="unregistered module: got 'os', expected one of collectives"):
+    with pytest.raises(
+        ValueError, match="unregistered module: got 'os', expected one of collectives"
+    ):
         request.task_of("os")
 
 
 def test_every_registered_module_is_there() -> None:
-    assert all(importlib.util.find_spec(module) for module in (request.TASKS | request._installed_tasks()).values())
+    assert all(
+        importlib.util.find_spec(module)
+        for module in (request.TASKS | request._installed_tasks()).values()
+    )
 
 
 def test_a_launcher_that_has_ended_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

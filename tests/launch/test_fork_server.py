@@ -49,7 +49,9 @@ def test_a_server_serves_all_launches_of_one_environment() -> None:
 
 
 @pytest.mark.parametrize("is_reaped", [False, True])
-def test_a_server_that_was_killed_is_replaced(is_reaped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_was_killed_is_replaced(
+    is_reaped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "UTC")  # a server of this test's own
     killed = server()
     os.kill(killed, signal.SIGKILL)
@@ -77,7 +79,10 @@ print("done", flush=True)
 
 
 def test_a_server_ends_with_its_process(tmp_path: Path) -> None:
-    own = os.environ | {"PYTHONPATH": os.pathsep.join([str(TASKS), *sys.path]), "OWN": str(tmp_path)}
+    own = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(TASKS), *sys.path]),
+        "OWN": str(tmp_path),
+    }
     done = finished([sys.executable, "-W", "error", "-c", ENDING], env=own)
     assert (done.stdout, done.stderr) == ("done\n", "")
     assert nobody_has("OWN", str(tmp_path))

@@ -23,7 +23,9 @@ def wheel(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install the metadata of an NCCL of this version; returns its library."""
     about = folder / f"nvidia_nccl_cu13-{version}.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: {version}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: {version}\n"
+    )
     monkeypatch.syspath_prepend(str(folder))
     return folder / gpus.LIBRARY
 
@@ -33,7 +35,9 @@ def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fake_gpus.install(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(("shown", "found"), [(None, ["0", "1", "2"]), ("2, 0", ["2", "0"]), ("", []), ("-1", [])])
+@pytest.mark.parametrize(
+    ("shown", "found"), [(None, ["0", "1", "2"]), ("2, 0", ["2", "0"]), ("", []), ("-1", [])]
+)
 def test_programs_see_the_gpus_that_they_are_shown(
     shown: str | None, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,13 +51,17 @@ def test_each_rank_on_loopback_is_a_host(daemons: Path) -> None:
     with gpus.shared(["rank0", "rank1", "rank2"], "lo") as made:
         places = {name: made.common[name] for name in gpus.PLACES}
         assert made.common == ON_LOOPBACK | SHARING | places
-        assert made.own == [{"NCCL_HOSTID": f"rank{rank}", "CUDA_VISIBLE_DEVICES": "0"} for rank in range(3)]
+        assert made.own == [
+            {"NCCL_HOSTID": f"rank{rank}", "CUDA_VISIBLE_DEVICES": "0"} for rank in range(3)
+        ]
         assert len(fake_gpus.running(daemons)) == 1
     assert fake_gpus.running(daemons) == []
     assert not any(Path(place).exists() for place in places.values())
 
 
-def test_nccl_gets_a_file_of_an_emulated_link(daemons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_gets_a_file_of_an_emulated_link(
+    daemons: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with gpus.shared(["host0", "host1"], "eth0", (5e-3, 25e6)) as made:
         file = Path(made.common["NCCL_TOPO_FILE"])
         assert 'name="eth0" speed="960" latency="1041.66667"' in file.read_text()
@@ -63,14 +71,20 @@ def test_nccl_gets_a_file_of_an_emulated_link(daemons: Path, monkeypatch: pytest
         assert "NCCL_TOPO_FILE" not in made.common
 
 
-def test_hosts_of_two_ranks_have_a_gpu_each_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_of_two_ranks_have_a_gpu_each_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_gpus.install(tmp_path, monkeypatch, gpus=2)
     library = wheel(tmp_path, "2.31.2", monkeypatch)
     monkeypatch.setenv("LD_PRELOAD", "/lib/other.so")
     with gpus.shared(["a", "a", "b", "b", "c", "c"], "eth0") as made:
         own = [(each["NCCL_HOSTID"], each["CUDA_VISIBLE_DEVICES"]) for each in made.own]
     assert own == [("a", "0"), ("a", "0"), ("b", "1"), ("b", "1"), ("c", "0"), ("c", "0")]
-    several = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "LD_PRELOAD": f"{library} /lib/other.so"}
+    several = {
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "LD_PRELOAD": f"{library} /lib/other.so",
+    }
     assert several.items() <= made.common.items()
 
 
@@ -109,10 +123,13 @@ def test_hosts_with_a_gpu_each_need_no_mps(tmp_path: Path, monkeypatch: pytest.M
     assert daemons.read_text() == ""
 
 
-def test_ranks_need_a_gpu_and_two_cores_each(daemons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_need_a_gpu_and_two_cores_each(
+    daemons: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert gpus.need(8) == ["0"]
     with pytest.raises(
-        ValueError, match="got 9, expected at most 8 on 16 cores, because two threads of each rank spin"
+        ValueError,
+        match="got 9, expected at most 8 on 16 cores, because two threads of each rank spin",
     ):
         gpus.need(9)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -147,7 +164,10 @@ def test_the_daemon_sees_all_gpus(daemons: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("refused", ["not permitted", None], ids=["refused", "absent"])
 def test_without_mps_a_warning_says_that_times_mean_nothing(
-    refused: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refused: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     daemons = fake_gpus.install(tmp_path, monkeypatch, refused=refused or "")
     if refused is None:
@@ -155,7 +175,9 @@ def test_without_mps_a_warning_says_that_times_mean_nothing(
     with gpus.mps() as places:
         assert places == {}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"collectives: no MPS ({refused or 'nvidia-cuda-mps-control is not installed'}): ")
+    assert line.startswith(
+        f"collectives: no MPS ({refused or 'nvidia-cuda-mps-control is not installed'}): "
+    )
     assert line.endswith("so their times mean nothing")
     assert daemons.read_text() == ""
 
@@ -177,10 +199,14 @@ with ending_by_signals(), gpus.mps() as places:
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name
+)
 def test_mps_ends_with_its_launcher_however_that_ends(how: signal.Signals, daemons: Path) -> None:
     pipe = subprocess.PIPE
-    with started([sys.executable, "-c", HOLDS], stdout=pipe, stderr=subprocess.DEVNULL, text=True) as launcher:
+    with started(
+        [sys.executable, "-c", HOLDS], stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as launcher:
         folder = Path(launcher.stdout.readline().strip())
         assert len(fake_gpus.running(daemons)) == 1
         assert folder.is_dir()
@@ -193,11 +219,19 @@ def test_mps_ends_with_its_launcher_however_that_ends(how: signal.Signals, daemo
 @pytest.mark.parametrize("where", ["slurm", "mpirun", "cluster:5ms,25MB/s,mpirun"])
 def test_other_launchers_share_no_gpus(where: str) -> None:
     need_where(where, 2)
-    with pytest.raises(ValueError, match=f"sharing GPUs: got {where}, expected loopback, or cluster without"):
+    with pytest.raises(
+        ValueError, match=f"sharing GPUs: got {where}, expected loopback, or cluster without"
+    ):
         need_where(where, 2, share_gpus=True)
 
 
-NAMES = ("NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "NCCL_MAX_CTAS", gpus.VARIABLE)
+NAMES = (
+    "NCCL_HOSTID",
+    "NCCL_SOCKET_IFNAME",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_MAX_CTAS",
+    gpus.VARIABLE,
+)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -213,7 +247,10 @@ def test_ranks_on_loopback_get_it(
 
 @pytest.mark.usefixtures("allowed")
 def test_ranks_on_emulated_hosts_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks on each of two hosts, by a newer NCCL; they see this machine's memory, as MPS needs it."""
+    """Two ranks on each of two hosts, by a newer NCCL.
+
+    They see this machine's memory, as MPS needs it.
+    """
     daemons = fake_gpus.install(tmp_path, monkeypatch)
     wheel(tmp_path, "2.31.2", monkeypatch)
     monkeypatch.setattr(gpus, "LIBRARY", "")  # nothing to preload
@@ -221,7 +258,14 @@ def test_ranks_on_emulated_hosts_get_it(tmp_path: Path, monkeypatch: pytest.Monk
     settings = {"names": [*NAMES, "NCCL_MULTI_RANK_GPU_ENABLE"], "exists": str(seen)}
     seen.touch()
     try:
-        events = launch("environments", settings, 4, where="cluster:1ms,100MB/s,2", timeout=PATIENCE, share_gpus=True)
+        events = launch(
+            "environments",
+            settings,
+            4,
+            where="cluster:1ms,100MB/s,2",
+            timeout=PATIENCE,
+            share_gpus=True,
+        )
     finally:
         seen.unlink()
     each = [[f"host{rank // 2}", "eth0", "0", "2", "1", "1"] for rank in range(4)]
@@ -237,10 +281,25 @@ PRINTS = ["--", "sh", "-c", "echo $RANK $NCCL_HOSTID $NCCL_SOCKET_IFNAME $CUDA_V
 @pytest.mark.parametrize(
     ("options", "cores", "lines", "said"),
     [
-        ([], 4, ["0 host0 eth0 0", "1 host1 eth0 0"], "collectives: started MPS, by which ranks share GPUs"),
+        (
+            [],
+            4,
+            ["0 host0 eth0 0", "1 host1 eth0 0"],
+            "collectives: started MPS, by which ranks share GPUs",
+        ),
         (["--no-share-gpus"], 4, ["0", "1"], ""),
-        ([], 2, ["0", "1"], "collectives: COMMAND cannot use NCCL: ranks that share GPUs: got 2, expected at most 1"),
-        (["--share-gpus"], 2, [], "collectives: ranks that share GPUs: got 2, expected at most 1 on 2 cores"),
+        (
+            [],
+            2,
+            ["0", "1"],
+            "collectives: COMMAND cannot use NCCL: ranks that share GPUs: got 2, expected at most 1",
+        ),
+        (
+            ["--share-gpus"],
+            2,
+            [],
+            "collectives: ranks that share GPUs: got 2, expected at most 1 on 2 cores",
+        ),
     ],
     ids=["with a GPU", "not wanted", "too few cores", "too few cores for what is wanted"],
 )

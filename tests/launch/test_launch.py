@@ -114,11 +114,14 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
         names = [f"rank {rank} of 4" for rank in range(4)]
         watched = names, processes, logs, lambda _: None, 0.5
         with pytest.raises(
-            RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:"
+            RankError,
+            match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:",
         ):
             supervise(*watched)
         processes[2].send_signal(signal.SIGCONT)
-        with pytest.raises(RankError, match=r"^rank 0 of 4 and 3 more timed out after 0.5 s; its last lines:"):
+        with pytest.raises(
+            RankError, match=r"^rank 0 of 4 and 3 more timed out after 0.5 s; its last lines:"
+        ):
             supervise(*watched)
 
 
@@ -128,7 +131,11 @@ DATED_ALIKE = "touch -d @0 /proc/self/fd/1"
 @pytest.mark.parametrize(
     ("peer", "failing", "said"),
     [
-        ("in step 0, receiving from rank 1: it has gone", "kill -9 $$", "^rank 1 of 2 was killed by SIGKILL;"),
+        (
+            "in step 0, receiving from rank 1: it has gone",
+            "kill -9 $$",
+            "^rank 1 of 2 was killed by SIGKILL;",
+        ),
         (
             "Connection closed by peer [127.0.0.1]",
             "echo ValueError; exit 1",
@@ -136,7 +143,9 @@ DATED_ALIKE = "touch -d @0 /proc/self/fd/1"
         ),
     ],
 )
-def test_the_rank_that_failed_is_named_although_its_peer_ends_first(peer: str, failing: str, said: str) -> None:
+def test_the_rank_that_failed_is_named_although_its_peer_ends_first(
+    peer: str, failing: str, said: str
+) -> None:
     """Also where both print within one tick of the clock that dates files."""
     commands = [
         ["sh", "-c", f"echo '{peer}'; {DATED_ALIKE}; exit 1"],
@@ -146,7 +155,9 @@ def test_the_rank_that_failed_is_named_although_its_peer_ends_first(peer: str, f
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
         for log in logs:
             os.utime(log.fileno(), (0, 0))
-        processes = [start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)]
+        processes = [
+            start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)
+        ]
         stack.callback(end, processes)
         with pytest.raises(RankError, match=said):
             supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10)
@@ -175,12 +186,15 @@ def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: 
         launch("unwell", job, 2, timeout=PATIENCE, on_event=seen.append)
     (error,) = (event["error"] for event in seen if "error" in event)
     assert re.match(
-        rf"all_reduce by {algorithm} failed on rank 0, in step \d, (sending to|receiving from) rank 1: ", error
+        rf"all_reduce by {algorithm} failed on rank 0, in step \d, (sending to|receiving from) rank 1: ",
+        error,
     )
 
 
 @pytest.mark.parametrize("where", each(COMMANDS, few=["mpirun"]))
-def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_s_failing_rank_is_named_with_its_last_lines(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Although what it reports is read late: the first that fails is named."""
     heard = driver.Heard
 
@@ -190,8 +204,17 @@ def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str, monke
 
     monkeypatch.setattr(driver, "Heard", late)
     seen: list[dict[str, list[int]]] = []
-    with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:") as caught:
-        launch("unwell", {"do": "raise", "rank": 2}, 3, where=where, timeout=PATIENCE, on_event=seen.append)
+    with pytest.raises(
+        RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:"
+    ) as caught:
+        launch(
+            "unwell",
+            {"do": "raise", "rank": 2},
+            3,
+            where=where,
+            timeout=PATIENCE,
+            on_event=seen.append,
+        )
     assert "ValueError: a bug on purpose" in str(caught.value)
     assert f"\n{where} ended with exit code" in str(caught.value)
     assert all(is_gone(pid) for pid in pids(seen))
@@ -201,30 +224,47 @@ def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str, monke
 def test_a_killed_rank_ends_the_command_and_all_others(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     with pytest.raises(RankError, match=rf"{where} ended with exit code \d+; its last lines:"):
-        launch("unwell", {"do": "killed", "rank": 1}, 3, where=where, timeout=PATIENCE, on_event=seen.append)
+        launch(
+            "unwell",
+            {"do": "killed", "rank": 1},
+            3,
+            where=where,
+            timeout=PATIENCE,
+            on_event=seen.append,
+        )
     assert all(is_gone(pid) for pid in pids(seen))
 
 
 @pytest.mark.parametrize("where", each(["loopback", *COMMANDS], few=["loopback", "mpirun"]))
 def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place(where: str) -> None:
     job = {"do": "environment", "name": "NCCL_ALGO"}
-    events = launch("unwell", job, 2, where=where, timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"})
-    assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
+    events = launch(
+        "unwell", job, 2, where=where, timeout=PATIENCE, environment={"NCCL_ALGO": "Tree"}
+    )
+    assert [event["everyone"] for event in events if "everyone" in event] == [
+        [["Tree", "0"], ["Tree", "1"]]
+    ]
 
 
-@pytest.mark.parametrize("where", each(["loopback", CLUSTER, f"{CLUSTER},mpirun"], few=["loopback"]))
+@pytest.mark.parametrize(
+    "where", each(["loopback", CLUSTER, f"{CLUSTER},mpirun"], few=["loopback"])
+)
 def test_a_job_of_any_length_is_in_no_command_line(where: str) -> None:
     if where.startswith("cluster") and (reason := allowed()):
         pytest.skip(reason)
     much = "seldom" * (1 << 18)
-    events = launch("unwell", {"do": "command lines", "much": much}, 2, where=where, timeout=PATIENCE)
+    events = launch(
+        "unwell", {"do": "command lines", "much": much}, 2, where=where, timeout=PATIENCE
+    )
     seen = next(event["seen"] for event in events if "seen" in event)
     assert [length for length, _, _ in seen] == [len(much)] * 2
     assert all(found == 0 < lines for _, found, lines in seen)
 
 
 def test_an_unknown_where_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown where 'moon'; known are loopback, cluster, horovodrun, mpirun"):
+    with pytest.raises(
+        ValueError, match="unknown where 'moon'; known are loopback, cluster, horovodrun, mpirun"
+    ):
         launch("unwell", {}, 2, where="moon", timeout=1)
 
 

@@ -25,7 +25,11 @@ def test_no_single_link_is_named_for_them() -> None:
     ("where", "ranks", "says"),
     [
         ("cluster:dgx1", 4, "ranks of dgx1: got 4, expected 8"),
-        ("cluster:a100", 8, "emulated machine: got a100, expected one whose ranks have links to each other, as dgx1"),
+        (
+            "cluster:a100",
+            8,
+            "emulated machine: got a100, expected one whose ranks have links to each other, as dgx1",
+        ),
         ("cluster:textbook", 8, "emulated machine: got textbook"),
         ("cluster:dgx1,fast", 8, "invalid network: got 'dgx1,fast', expected MACHINE"),
         ("cluster:dgx1,0", 8, "invalid network: got 'dgx1,0'"),

@@ -1,7 +1,7 @@
 """The command of the TrainJob's pods, run as Kubeflow Trainer's torch-distributed runtime has two pods run it.
 
-The runtime sets PET_… for torchrun, and Kubernetes the job's name and the secret. Here both pods are on this machine,
-without GPUs, so each starts two ranks of our back end.
+The runtime sets PET_… for torchrun, and Kubernetes the job's name and the secret. Here both pods
+are on this machine, without GPUs, so each starts two ranks of our back end.
 """
 
 import os
@@ -33,10 +33,16 @@ all-reduce-sweep:
 
 def pods(folder: Path, name: str, port: int) -> list[str]:
     """Run the job of this name in two pods, and return what each has printed."""
-    trainer = yaml.safe_load((ROOT / "experiments" / "kubernetes" / "trainjob.yaml").read_text())["spec"]["trainer"]
+    trainer = yaml.safe_load((ROOT / "experiments" / "kubernetes" / "trainjob.yaml").read_text())[
+        "spec"
+    ]["trainer"]
     command = [*trainer["command"], *(each.replace("$(JOB)", name) for each in trainer["args"])]
     runtime = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1"}
-    given = {"PET_MASTER_PORT": f"{port}", "COLLECTIVES_SECRET": "0123456789abcdef" * 4, "OMP_NUM_THREADS": "1"}
+    given = {
+        "PET_MASTER_PORT": f"{port}",
+        "COLLECTIVES_SECRET": "0123456789abcdef" * 4,
+        "OMP_NUM_THREADS": "1",
+    }
     programs = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment = os.environ | runtime | given | programs
     files = [folder / f"{name}-{rank}.log" for rank in range(2)]
@@ -54,10 +60,13 @@ def pods(folder: Path, name: str, port: int) -> list[str]:
 
 
 def test_two_pods_measure_and_the_job_is_created_again(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(
+        ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("results")
+    )
     (tmp_path / "experiments" / "presets" / "kubernetes.yaml").write_text(PRESET)
     for name in ("collectives-x7k2p", "collectives-b4q9w"):
-        with socket.create_server(("127.0.0.1", 0)) as server:  # nobody else is given its port at once
+        # Nobody else is given its port at once.
+        with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         pods(tmp_path, name, port)
         rows, record = read(tmp_path / "experiments" / "results" / name / "all-reduce-sweep")

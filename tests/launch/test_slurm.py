@@ -15,11 +15,29 @@ from collectives.launch.programs import need_launcher, srun_command
 from collectives.launch.request import Request
 from collectives_book.data_parallel import figures
 from places import ROOT, TASKS
-from slurm.four_nodes import JOB_SECONDS, Inside, cluster, lacking, outcome, queue, submit, wait_until
+from slurm.four_nodes import (
+    JOB_SECONDS,
+    Inside,
+    cluster,
+    lacking,
+    outcome,
+    queue,
+    submit,
+    wait_until,
+)
 
 pytestmark = pytest.mark.extended
 
-SMALL = ["-p", "sizes=[4, 64K]", "-p", "algorithms=[ring]", "-p", "backends=[p2p]", "-p", "repetitions=3"]
+SMALL = [
+    "-p",
+    "sizes=[4, 64K]",
+    "-p",
+    "algorithms=[ring]",
+    "-p",
+    "backends=[p2p]",
+    "-p",
+    "repetitions=3",
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +68,9 @@ def experiment(folder: Path, name: str, where: str, ranks: int) -> None:
     assert rows.wrong.sum() == 0
     assert rows.error.isna().all()
     assert len(record["environment"]) == ranks
-    assert all(rank["set"]["SLURM_JOB_ID"] for rank in record["environment"]), "a slow node can be found"
+    assert all(rank["set"]["SLURM_JOB_ID"] for rank in record["environment"]), (
+        "a slow node can be found"
+    )
 
 
 SITE = """
@@ -70,7 +90,10 @@ def test_a_rank_for_each_gpu_with_the_site_s_variables_srun_s_arguments_and_an_i
     (folder / "site.sh").write_text(SITE)
     for name, text in (
         ("prolog", PROLOG),
-        ("python", f'#!/bin/bash\ntouch $SLURM_SUBMIT_DIR/python-$SLURM_PROCID\n{sys.executable} "$@"'),
+        (
+            "python",
+            f'#!/bin/bash\ntouch $SLURM_SUBMIT_DIR/python-$SLURM_PROCID\n{sys.executable} "$@"',
+        ),
     ):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -86,7 +109,9 @@ def test_a_rank_for_each_gpu_with_the_site_s_variables_srun_s_arguments_and_an_i
     assert "4 ranks by slurm: 64 KiB measured, 2 of 2" in log
     experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
     tasks = {path.name: path.read_text() for path in folder.glob("prolog-*")}
-    assert tasks == {f"prolog-n{node}-{task}": "modules 0,1 4\n" for node in (1, 2) for task in (0, 1)}
+    assert tasks == {
+        f"prolog-n{node}-{task}": "modules 0,1 4\n" for node in (1, 2) for task in (0, 1)
+    }
     assert len([*folder.glob("python-?")]) == 4
 
 
@@ -100,7 +125,9 @@ print(launch("gpus", {}, 4, where="slurm", timeout=60))
 def test_each_rank_takes_a_gpu_of_its_own(inside: Inside, folder: Path, shown: str) -> None:
     (folder / "taken.py").write_text(TAKEN)
     wrap = ["--nodes=2", "--ntasks-per-node=2", shown, f"--wrap={sys.executable} taken.py"]
-    _, state, log = submit(inside, folder, *wrap, PYTHONPATH=os.pathsep.join([str(TASKS), *sys.path]))
+    _, state, log = submit(
+        inside, folder, *wrap, PYTHONPATH=os.pathsep.join([str(TASKS), *sys.path])
+    )
     assert state == "COMPLETED 0:0", log
     assert "{'taken': ['n1 0', 'n1 1', 'n2 0', 'n2 1']}" in log
 
@@ -115,13 +142,33 @@ exec "$REAL_PYTHON" "$@"
 
 @pytest.mark.timeout(600)
 def test_a_requeued_job_goes_on_where_it_was(inside: Inside, folder: Path) -> None:
-    """A rank halts once the first size is measured, and the job is requeued; only the second is measured then."""
+    """A rank halts once the first size is measured, and the job is requeued.
+
+    Only the second is measured then.
+    """
     (folder / "halting").write_text(HALTING)
     (folder / "halting").chmod(0o755)
     variables = {"COLLECTIVES_PYTHON": f"{folder}/halting", "REAL_PYTHON": sys.executable}
-    two = ["-p", "sizes=[4, 16M]", "-p", "algorithms=[ring]", "-p", "backends=[p2p]", "-p", "repetitions=20"]
+    two = [
+        "-p",
+        "sizes=[4, 16M]",
+        "-p",
+        "algorithms=[ring]",
+        "-p",
+        "backends=[p2p]",
+        "-p",
+        "repetitions=20",
+    ]
     notebook = "experiments/all-reduce-sweep.ipynb"
-    job = queue(inside, folder, "experiments/slurm/papermill.sbatch", notebook, "slurm-cpu", *two, **variables)
+    job = queue(
+        inside,
+        folder,
+        "experiments/slurm/papermill.sbatch",
+        notebook,
+        "slurm-cpu",
+        *two,
+        **variables,
+    )
     results = folder / "experiments" / "results" / f"slurm-cpu-{job}"
 
     def first_is_there() -> bool:
@@ -129,7 +176,11 @@ def test_a_requeued_job_goes_on_where_it_was(inside: Inside, folder: Path) -> No
 
     wait_until(first_is_there, JOB_SECONDS, "the first size has no rows")
     inside("scontrol", "requeue", job)
-    wait_until(lambda: "JobState=PENDING" in inside("scontrol", "show", "job", job), 30, "it is not requeued")
+    wait_until(
+        lambda: "JobState=PENDING" in inside("scontrol", "show", "job", job),
+        30,
+        "it is not requeued",
+    )
     inside("scontrol", "update", f"job={job}", "StartTime=now")
     state, log = outcome(inside, job, seconds=2 * JOB_SECONDS)
     assert state == "COMPLETED 0:0", log
@@ -141,17 +192,34 @@ def test_a_requeued_job_goes_on_where_it_was(inside: Inside, folder: Path) -> No
 
 
 @pytest.mark.timeout(600)
-def test_tasks_of_an_array_share_a_folder_and_one_alone_is_requeued(inside: Inside, folder: Path) -> None:
-    """Two tasks run at the same time, on two nodes each. The one whose rank halts is requeued, and the other's stay."""
+def test_tasks_of_an_array_share_a_folder_and_one_alone_is_requeued(
+    inside: Inside, folder: Path
+) -> None:
+    """Two tasks run at the same time, on two nodes each.
+
+    The one whose rank halts is requeued, and the other's stay.
+    """
     second = HALTING.replace("*/*.jsonl", "*/task-1/*.jsonl").replace(
         "= 0 ]", '= 0 ] && [ "$SLURM_ARRAY_TASK_ID" = 1 ]'
     )
     (folder / "halting").write_text(second)
     (folder / "halting").chmod(0o755)
-    variables = {"COLLECTIVES_PYTHON": f"{folder}/halting", "REAL_PYTHON": sys.executable, "SIZES": "4 64 1K 16M"}
+    variables = {
+        "COLLECTIVES_PYTHON": f"{folder}/halting",
+        "REAL_PYTHON": sys.executable,
+        "SIZES": "4 64 1K 16M",
+    }
     few = ["-p", "algorithms=[ring]", "-p", "backends=[p2p]", "-p", "repetitions=3"]
     script = ["--array=0-1", "--ntasks-per-node=1", "experiments/slurm/array.sbatch"]
-    array = queue(inside, folder, *script, "experiments/all-reduce-sweep.ipynb", "slurm-cpu", *few, **variables)
+    array = queue(
+        inside,
+        folder,
+        *script,
+        "experiments/all-reduce-sweep.ipynb",
+        "slurm-cpu",
+        *few,
+        **variables,
+    )
     results = folder / "experiments" / "results" / f"slurm-cpu-{array}"
 
     def is_halted() -> bool:
@@ -163,7 +231,11 @@ def test_tasks_of_an_array_share_a_folder_and_one_alone_is_requeued(inside: Insi
     first = [path.stat().st_mtime_ns for path in sorted(done.parent.iterdir())]
     task = f"{array}_1"
     inside("scontrol", "requeue", task)
-    wait_until(lambda: "JobState=PENDING" in inside("scontrol", "show", "job", task), 30, "it is not requeued")
+    wait_until(
+        lambda: "JobState=PENDING" in inside("scontrol", "show", "job", task),
+        30,
+        "it is not requeued",
+    )
     inside("scontrol", "update", f"job={task}", "StartTime=now")
     state, log = outcome(inside, task, seconds=2 * JOB_SECONDS)
     assert state == "COMPLETED 0:0", log
@@ -171,13 +243,28 @@ def test_tasks_of_an_array_share_a_folder_and_one_alone_is_requeued(inside: Insi
     rows = [read(results / f"task-{nth}" / "all-reduce-sweep")[0] for nth in (0, 1)]
     assert [each.bytes.tolist() for each in rows] == [[4, 1024], [64, 16 << 20]]
     assert all(each.error.isna().all() and not each.wrong.any() for each in rows)
-    assert [path.stat().st_mtime_ns for path in sorted(done.parent.iterdir())] == first, "task 0 has not run again"
+    assert [path.stat().st_mtime_ns for path in sorted(done.parent.iterdir())] == first, (
+        "task 0 has not run again"
+    )
 
 
 def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, folder: Path) -> None:
-    fewer = ["-p", "steps=12", "-p", "killed_at=8", "-p", "every=3", "-p", "batches=[256, 1024]", "-p", "epochs=1"]
+    fewer = [
+        "-p",
+        "steps=12",
+        "-p",
+        "killed_at=8",
+        "-p",
+        "every=3",
+        "-p",
+        "batches=[256, 1024]",
+        "-p",
+        "epochs=1",
+    ]
     script = ["--nodes=4", "--ntasks-per-node=1", "experiments/slurm/papermill.sbatch"]
-    job, state, log = submit(inside, folder, *script, "experiments/data-parallel.ipynb", "slurm-cpu", *fewer)
+    job, state, log = submit(
+        inside, folder, *script, "experiments/data-parallel.ipynb", "slurm-cpu", *fewer
+    )
     assert state == "COMPLETED 0:0", log
     rows, record = read(folder / "experiments" / "results" / f"slurm-cpu-{job}" / "data-parallel")
     assert set(rows[rows.part == "training"].ranks) == {1, 4}
@@ -188,8 +275,24 @@ def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, fol
 
 
 def test_torchrun_with_one_task_a_node(inside: Inside, folder: Path) -> None:
-    command = ["-m", "collectives.launch.torchrun", "collectives", "run", "experiments/all-reduce-sweep.ipynb"]
-    options = ["--preset", "slurm-cpu", "-p", "where=torchrun", "-p", "ranks=3", *SMALL, "--output", "by-torchrun"]
+    command = [
+        "-m",
+        "collectives.launch.torchrun",
+        "collectives",
+        "run",
+        "experiments/all-reduce-sweep.ipynb",
+    ]
+    options = [
+        "--preset",
+        "slurm-cpu",
+        "-p",
+        "where=torchrun",
+        "-p",
+        "ranks=3",
+        *SMALL,
+        "--output",
+        "by-torchrun",
+    ]
     _, state, log = submit(inside, folder, "experiments/slurm/torchrun.sbatch", *command, *options)
     assert state == "COMPLETED 0:0", log
     experiment(folder, "by-torchrun", "torchrun", 3)
@@ -213,7 +316,9 @@ launch("nodes", {"do": "killed", "rank": 2}, 5, where="slurm", timeout=60)
 def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, folder: Path) -> None:
     (folder / "spread.py").write_text(SPREAD)
     wrap = ["--nodes=4", "--ntasks-per-node=2", f"--wrap={sys.executable} spread.py"]
-    _, state, log = submit(inside, folder, *wrap, PYTHONPATH=os.pathsep.join([str(TASKS), *sys.path]))
+    _, state, log = submit(
+        inside, folder, *wrap, PYTHONPATH=os.pathsep.join([str(TASKS), *sys.path])
+    )
     assert "{'nodes': ['n1', 'n1', 'n2', 'n3', 'n4']}" in log
     assert state == "FAILED 1:0"
     assert "RankError: rank 2 of 5 was lost: Killed" in log
@@ -222,7 +327,9 @@ def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, fol
 
 def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ImportError, match="srun is not installed: this machine does not belong to a Slurm cluster"):
+    with pytest.raises(
+        ImportError, match="srun is not installed: this machine does not belong to a Slurm cluster"
+    ):
         srun_command(4)
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/srun")
     with pytest.raises(ImportError, match=r"not within a Slurm job; submit one with sbatch"):
@@ -234,7 +341,9 @@ def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLECTIVES_SRUN_ARGS", "--container-image='an image' --cpu-bind=none")
     assert srun_command(3)[-2:] == ["--container-image=an image", "--cpu-bind=none"]
     monkeypatch.setenv("COLLECTIVES_SRUN_ARGS", "--container-image='an image")
-    with pytest.raises(ValueError, match=r"invalid COLLECTIVES_SRUN_ARGS: got .*: No closing quotation"):
+    with pytest.raises(
+        ValueError, match=r"invalid COLLECTIVES_SRUN_ARGS: got .*: No closing quotation"
+    ):
         srun_command(3)
     with pytest.raises(ImportError, match="not within torchrun; start this command by"):
         torchrun.launch(Request("nodes", {}, 2, 1, {}, lambda _: None))

@@ -8,7 +8,13 @@ import pytest
 
 from collectives.launch import topology_file as topology
 
-CPU = {"numaid": "-1", "arch": "x86_64", "vendor": "GenuineIntel", "familyid": "6", "modelid": "207"}
+CPU = {
+    "numaid": "-1",
+    "arch": "x86_64",
+    "vendor": "GenuineIntel",
+    "familyid": "6",
+    "modelid": "207",
+}
 
 # What NCCL 2.28.9 dumped on a machine with one GPU, without the attributes of the GPU's PCI device.
 DUMPED = """\
@@ -25,11 +31,19 @@ DUMPED = """\
 """
 
 # Which elements NCCL's loaders of the file accept in which (ncclTopoXmlLoad* of xml.cc).
-WITHIN = {"system": {"cpu"}, "cpu": {"pci", "nic"}, "pci": {"pci", "gpu", "nic"}, "nic": {"net"}, "gpu": set()}
+WITHIN = {
+    "system": {"cpu"},
+    "cpu": {"pci", "nic"},
+    "pci": {"pci", "gpu", "nic"},
+    "nic": {"net"},
+    "gpu": set(),
+}
 LINE = re.compile(r' *<(/?)(\w+)((?: \w+="[^"]{1,254}")*)(/?)>')
 
 
-@pytest.mark.parametrize("text", [DUMPED, topology.topology_file(5e-3, 25e6, "eth0", CPU)], ids=["NCCL", "ours"])
+@pytest.mark.parametrize(
+    "text", [DUMPED, topology.topology_file(5e-3, 25e6, "eth0", CPU)], ids=["NCCL", "ours"]
+)
 def test_the_text_has_the_form_that_nccl_reads(text: str) -> None:
     assert all(LINE.fullmatch(line) for line in text.splitlines())
     root = ElementTree.fromstring(text)
@@ -54,7 +68,10 @@ def test_the_text_has_the_form_that_nccl_reads(text: str) -> None:
 def test_a_link_that_is_too_slow_for_nccl_s_search_is_described_faster(
     latency: float, rate: float, speed: int, microseconds: float, times: float
 ) -> None:
-    """Check the values of the link. Latency times rate is the link's own, because NCCL's choice depends on it."""
+    """Check the values of the link.
+
+    Latency times rate is the link's own, because NCCL's choice depends on it.
+    """
     net = ElementTree.fromstring(topology.topology_file(latency, rate, "eth0", CPU)).find(".//net")
     assert (net.get("name"), int(net.get("speed"))) == ("eth0", speed)
     assert float(net.get("latency")) == pytest.approx(microseconds)
@@ -67,7 +84,12 @@ def test_the_reader_finds_how_much_faster(tmp_path: Path, monkeypatch: pytest.Mo
     assert topology.times_as_fast() == 1
     file = tmp_path / "topology.xml"
     monkeypatch.setenv(topology.VARIABLE, str(file))
-    texts = ["<system", DUMPED, '<system version="1"/>', topology.topology_file(5e-3, 25e6, "eth0", CPU)]
+    texts = [
+        "<system",
+        DUMPED,
+        '<system version="1"/>',
+        topology.topology_file(5e-3, 25e6, "eth0", CPU),
+    ]
     found = [topology.times_as_fast()]
     for text in texts:
         file.write_text(text)
@@ -77,11 +99,17 @@ def test_the_reader_finds_how_much_faster(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_cpu_is_that_of_the_first_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, devices = tmp_path / "cpuinfo", tmp_path / "devices"
-    info.write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: EPYC 7\n")
+    info.write_text(
+        "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: EPYC 7\n"
+    )
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     amd = {"arch": "x86_64", "vendor": "AuthenticAMD", "familyid": "25", "modelid": "1"}
     assert topology.cpu_attributes(info, devices) == {"numaid": "-1"} | amd
-    for address, vendor, kind, node in (("a", "0x10de", "0x060400", 0), ("b", "0x8086", "0x030000", 0), ("c", *GPU)):
+    for address, vendor, kind, node in (
+        ("a", "0x10de", "0x060400", 0),
+        ("b", "0x8086", "0x030000", 0),
+        ("c", *GPU),
+    ):
         (devices / address).mkdir(parents=True)
         for name, value in (("vendor", vendor), ("class", kind), ("numa_node", node)):
             (devices / address / name).write_text(f"{value}\n")

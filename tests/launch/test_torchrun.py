@@ -38,7 +38,12 @@ raise SystemExit(5)
 def nodes() -> Iterator[list[subprocess.Popen[str]]]:
     """Two nodes with two processes each, told where they are by the variables that Kubeflow Trainer sets."""
     port = str(free_port())
-    same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    same = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": port,
+    }
     ranks = str(TASKS)
     same |= {"COLLECTIVES_SECRET": secrets.token_hex(16)}
     same |= {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "OMP_NUM_THREADS": "1"}
@@ -58,7 +63,11 @@ launch("unwell", {"do": "wait"}, 2, where="torchrun", timeout=200, on_event=say)
 
 def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
     ranks = str(TASKS)
-    own = os.environ | {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "HOME": str(tmp_path), "OWN": str(tmp_path)}
+    own = os.environ | {
+        "PYTHONPATH": os.pathsep.join([ranks, *sys.path]),
+        "HOME": str(tmp_path),
+        "OWN": str(tmp_path),
+    }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = [*command, "-m", "collectives.launch.torchrun", sys.executable, "-c", WAIT]
     with started(run, env=own, stdout=subprocess.PIPE) as torchrun:
@@ -77,7 +86,9 @@ def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
         ([], "command: got none, expected one after `-m collectives.launch.torchrun`"),
         (["no-such-program", "x"], "cannot start no-such-program: No such file or directory"),
         (
-            [*f"{sys.executable} -m collectives bench --ranks 4 --bytes 4 --where torchrun".split()],
+            [
+                *f"{sys.executable} -m collectives bench --ranks 4 --bytes 4 --where torchrun".split()
+            ],
             "collectives: too few torchrun processes: got 1, expected at least 4",
         ),
     ],
@@ -94,8 +105,18 @@ def test_what_cannot_run_is_one_line(words: list[str], said: str, tmp_path: Path
 
 
 def test_a_process_whose_torchrun_was_killed_before_it_began_ends_at_once(tmp_path: Path) -> None:
-    where = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HOME": str(tmp_path)}
-    where |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    where = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "HOME": str(tmp_path),
+    }
+    where |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     command = [sys.executable, "-m", "collectives.launch.torchrun", "true"]
     done = finished(command, env=os.environ | where)
     assert done.returncode == 1
@@ -105,7 +126,10 @@ def test_a_process_whose_torchrun_was_killed_before_it_began_ends_at_once(tmp_pa
 @pytest.mark.extended  # a minute of launches
 def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
     with nodes() as (first, second):
-        (out, err), _ = first.communicate(timeout=2 * PATIENCE), second.communicate(timeout=PATIENCE)
+        (out, err), _ = (
+            first.communicate(timeout=2 * PATIENCE),
+            second.communicate(timeout=PATIENCE),
+        )
     events, killed, raised, late, too_many = (
         json.loads(line) for line in out.splitlines() if line.startswith(("[", '"'))
     )
@@ -113,7 +137,9 @@ def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> 
     assert killed.startswith("rank 1 of 3 was killed by SIGKILL")
     assert raised.startswith("rank 2 of 3 ended with exit code 1; its last lines:")
     assert "ValueError: a bug on purpose" in raised
-    assert late.startswith("rank 0 of 3 and 2 more timed out after"), "they are ended, and torchrun's processes go on"
+    assert late.startswith("rank 0 of 3 and 2 more timed out after"), (
+        "they are ended, and torchrun's processes go on"
+    )
     assert too_many == "too few torchrun processes: got 4, expected at least 9"
     assert first.returncode == 1
     assert "exitcode  : 5" in err

@@ -60,7 +60,10 @@ print(json.dumps([events, made]))
 
 
 @pytest.mark.parametrize(
-    ("where", "wish"), each([("loopback", "run"), ("mpirun", "run"), ("horovodrun", "stop")], few=[("loopback", "run")])
+    ("where", "wish"),
+    each(
+        [("loopback", "run"), ("mpirun", "run"), ("horovodrun", "stop")], few=[("loopback", "run")]
+    ),
 )
 def test_a_stranger_gets_nothing_executed_stops_nobody_and_reads_no_secret(
     where: str, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -78,7 +81,11 @@ def test_a_stranger_gets_nothing_executed_stops_nobody_and_reads_no_secret(
     assert sum("collectives.launch." in command for command in report["commands"]) >= 1
     assert len(report["attacked"]) >= 1
     assert len(made) >= (where != "loopback")
-    assert not [text for text in report["commands"] + report["keys"] if any(each in text for each in [mine, *made])]
+    assert not [
+        text
+        for text in report["commands"] + report["keys"]
+        if any(each in text for each in [mine, *made])
+    ]
     assert not list(tmp_path.glob(".collectives-*"))
 
 
@@ -101,7 +108,14 @@ def test_a_stranger_at_torchrun_s_store_gets_nothing_executed_and_stops_nobody(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     port = free_port()
     where = ["--nnodes=1", "--nproc-per-node=3", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", "collectives.launch.torchrun"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *where,
+        "-m",
+        "collectives.launch.torchrun",
+    ]
     with stranger("run", tag, port) as report:
         run = [*command, sys.executable, "-c", DRIVE]
         done = finished(run)

@@ -13,7 +13,10 @@ SIZES = tuple(1 << power for power in range(3, 34))
 
 
 class Run(NamedTuple):
-    """One sweep: t = latency + factor * bytes / rate, with noise in both columns; then what faults do to them."""
+    """One sweep: t = latency + factor * bytes / rate, with noise in both columns.
+
+    Then what faults do to them.
+    """
 
     seed: int = 0
     collective: str = "all_reduce"
@@ -28,7 +31,8 @@ class Run(NamedTuple):
     prefix: str = ""
     wrong: tuple[int, ...] = ()  # positions of sizes
     is_checked: bool = True
-    fault: Callable[[Floats, np.random.Generator], None] | None = None  # changes times: 2 columns, one for each place
+    # Changes times: 2 columns, one for each place.
+    fault: Callable[[Floats, np.random.Generator], None] | None = None
 
     @property
     def times(self) -> Floats:
@@ -54,7 +58,9 @@ class Run(NamedTuple):
 
 def text(run: Run, last: int = 0) -> str:
     """What nccl-tests prints; ``last``: the size that was asked for, if the run ends early."""
-    lines = _heading(run, last or run.sizes[-1]) + [_row(run, i, both) for i, both in enumerate(run.times.T)]
+    lines = _heading(run, last or run.sizes[-1]) + [
+        _row(run, i, both) for i, both in enumerate(run.times.T)
+    ]
     if not last:
         lines += [f"# Out of bounds values : {len(run.wrong)} {'FAILED' if run.wrong else 'OK'}"]
         lines += ["# Avg bus bandwidth    : 70.1 ", "#"]
@@ -64,12 +70,16 @@ def text(run: Run, last: int = 0) -> str:
 def _heading(run: Run, last: int) -> list[str]:
     is_new, each = run.style == "new", -(-run.ranks // len(run.hosts))
     lines = [f"# Collective test starting: {run.program}"] if is_new else []
-    lines += [f"# nThread 1 nGpus 1 minBytes {run.sizes[0]} maxBytes {last} step: 2(factor) warmup iters: 5 iters: 20"]
+    lines += [
+        f"# nThread 1 nGpus 1 minBytes {run.sizes[0]} maxBytes {last} step: 2(factor) warmup iters: 5 iters: 20"
+    ]
     for rank in range(run.ranks):
         who = f"{'Group  0 ' * is_new}Pid {900 + rank:6d} on {run.hosts[rank // each]:>10}"
         lines += [f"#  Rank {rank:2d} {who} device {rank % each:2d} [0x07] {run.device}"]
     part = f"time   algbw   busbw {'#wrong' if is_new else 'error'}"
-    lines += [f"#       size         count      type   redop {'   root' * is_new}     {part}     {part}"]
+    lines += [
+        f"#       size         count      type   redop {'   root' * is_new}     {part}     {part}"
+    ]
     return [
         *lines,
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)",
@@ -91,19 +101,46 @@ def _row(run: Run, i: int, both: Floats) -> str:
 def report(run: Run) -> str:
     """What nccl-tests writes with -J."""
     hosts = [run.hosts[rank * len(run.hosts) // run.ranks] for rank in range(run.ranks)]
-    devices = [{"rank": i, "hostname": host, "device_info": run.device} for i, host in enumerate(hosts)]
+    devices = [
+        {"rank": i, "hostname": host, "device_info": run.device} for i, host in enumerate(hosts)
+    ]
     results = [
-        {"size": n, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": out, "in_place": inside}
+        {
+            "size": n,
+            "type": "float",
+            "redop": "sum",
+            "root": "    -1",
+            "out_of_place": out,
+            "in_place": inside,
+        }
         for n, (out, inside) in _measured(run, "alg_bw", "bus_bw", "nwrong")
     ]
-    before = {"version": 3, "args": [f"./build/{run.program}", "-J", "a.json"], "nccl_version": 22907}
-    config = {"nthreads": 1, "ngpus": 1, "maximum_bytes": run.sizes[-1], "step_factor": 2, "devices": devices}
-    return json.dumps(before | {"config": config, "results": results, "average_bus_bandwidth": {"bandwidth": 70.1}})
+    before = {
+        "version": 3,
+        "args": [f"./build/{run.program}", "-J", "a.json"],
+        "nccl_version": 22907,
+    }
+    config = {
+        "nthreads": 1,
+        "ngpus": 1,
+        "maximum_bytes": run.sizes[-1],
+        "step_factor": 2,
+        "devices": devices,
+    }
+    return json.dumps(
+        before
+        | {"config": config, "results": results, "average_bus_bandwidth": {"bandwidth": 70.1}}
+    )
 
 
 def rccl_rows(run: Run) -> str:
     """What rccl-tests writes as JSON: a line for each part of a row."""
-    name = {"name": run.collective.title().replace("_", ""), "gpus": run.ranks, "redop": "sum", "type": "float"}
+    name = {
+        "name": run.collective.title().replace("_", ""),
+        "gpus": run.ranks,
+        "redop": "sum",
+        "type": "float",
+    }
     return "".join(
         json.dumps(name | {"size": n, "inPlace": in_place} | part) + "\n"
         for n, parts in _measured(run, "algBw", "busBw", "#wrong")
@@ -113,19 +150,34 @@ def rccl_rows(run: Run) -> str:
 
 def our_rows(run: Run) -> str:
     """What `collectives bench --json` prints."""
-    how = {"algorithm": "ring", "backend": "p2p", "where": "loopback", "dtype": "float32", "op": "sum"}
+    how = {
+        "algorithm": "ring",
+        "backend": "p2p",
+        "where": "loopback",
+        "dtype": "float32",
+        "op": "sum",
+    }
     what = how | {"collective": run.collective, "ranks": run.ranks}
     return "".join(
-        json.dumps(what | {"bytes": n, "samples": [out["time"]], "median_us": out["time"]} | out) + "\n"
+        json.dumps(what | {"bytes": n, "samples": [out["time"]], "median_us": out["time"]} | out)
+        + "\n"
         for n, (out, _) in _measured(run, "algbw", "busbw", "wrong")
     )
 
 
-def _measured(run: Run, algbw: str, busbw: str, wrong: str) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+def _measured(
+    run: Run, algbw: str, busbw: str, wrong: str
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """A size and its two parts, with these names of the rates and of the wrong elements."""
     for i, (n, both) in enumerate(zip(run.sizes, run.times.T * 1e6, strict=True)):
         rest = {wrong: str(7 * (i in run.wrong))}
-        yield n, [{"time": us, algbw: n / us / 1e3, busbw: run.factor * n / us / 1e3} | rest for us in both]
+        yield (
+            n,
+            [
+                {"time": us, algbw: n / us / 1e3, busbw: run.factor * n / us / 1e3} | rest
+                for us in both
+            ],
+        )
 
 
 # Faults: each changes the times of a run; `chance` says at which size.

@@ -9,7 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "reduce")
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "all_to_all",
+    "barrier",
+    "reduce",
+)
 OTHERS = {"Float": "BFloat16", "BFloat16": "Half", "Half": "Float"}
 
 
@@ -129,12 +137,18 @@ def _dump(of: Job, rank: int, calls: Iterable[tuple[Step, str]], back_end: str) 
                 "output_dtypes": [step.dtype] * len(outputs),
                 "state": state,
                 "time_discovered_started_ns": 10**18 + record + 1,
-                "time_discovered_completed_ns": 10**18 + record + 2 if state == "completed" else None,
+                "time_discovered_completed_ns": 10**18 + record + 2
+                if state == "completed"
+                else None,
                 "retired": state == "completed",
                 "timeout_ms": 600_000,
                 "is_p2p": bool(step.ends),
                 "frames": [
-                    {"name": step.operation, "filename": "/x/torch/distributed/distributed_c10d.py", "line": 3245},
+                    {
+                        "name": step.operation,
+                        "filename": "/x/torch/distributed/distributed_c10d.py",
+                        "line": 3245,
+                    },
                     {"name": "step", "filename": "train.py", "line": step.line},
                 ],
             }
@@ -142,7 +156,8 @@ def _dump(of: Job, rank: int, calls: Iterable[tuple[Step, str]], back_end: str) 
     return {
         "version": "2.10",
         "pg_config": {
-            name: {"name": name, "desc": desc, "ranks": str([*ranks])} for name, (desc, ranks) in mine.items()
+            name: {"name": name, "desc": desc, "ranks": str([*ranks])}
+            for name, (desc, ranks) in mine.items()
         },
         "pg_status": {},
         "comm_lib_version": "2.27",
@@ -178,7 +193,8 @@ def written(found: Dumps, folder: Path, form: str = "pickle") -> list[Path]:
         path = folder / f"nccl_trace_rank_{rank}"
         if form == "json":
             entries = [
-                {k: v or 0 if k.endswith("_ns") else v for k, v in e.items() if k != "frames"} for e in dump["entries"]
+                {k: v or 0 if k.endswith("_ns") else v for k, v in e.items() if k != "frames"}
+                for e in dump["entries"]
             ]
             path.write_text(json.dumps(dump | {"entries": entries}))
         else:

@@ -1,4 +1,6 @@
-"""Files of one format with bytes cut, doubled, changed and mixed, read in a process of its own; prints its memory.
+"""Files of one format with bytes cut, doubled, changed and mixed, read in a process of its own.
+
+Prints its memory.
 
 python -m logs.mutated FORMAT NUMBER
 """
@@ -19,13 +21,25 @@ from collectives.cli import main
 from collectives_logs.finding import Finding
 from collectives_logs.read import read
 from collectives_logs.sources import LogError
-from logs import benchmark_logs, flight_dumps, nccl_logs, test_inspector_files, test_ras_reports, traces
+from logs import (
+    benchmark_logs,
+    flight_dumps,
+    nccl_logs,
+    test_inspector_files,
+    test_ras_reports,
+    traces,
+)
 from logs.test_nccl_logs import JOBS
 
 
 def benchmarks() -> list[str]:
     run = benchmark_logs.Run(sizes=tuple(1 << power for power in range(10, 22)), ranks=4)
-    written = (benchmark_logs.text, benchmark_logs.report, benchmark_logs.our_rows, benchmark_logs.rccl_rows)
+    written = (
+        benchmark_logs.text,
+        benchmark_logs.report,
+        benchmark_logs.our_rows,
+        benchmark_logs.rccl_rows,
+    )
     return [benchmark_logs.text(run._replace(style="old")), *(write(run) for write in written)]
 
 
@@ -38,7 +52,11 @@ def dumps() -> list[str | bytes]:
 
 def inspector() -> list[str]:
     make = test_inspector_files
-    return ["".join(make.lines(rank, [make.call(n, 90 * rank + n) for n in range(6)]) for rank in range(2))]
+    return [
+        "".join(
+            make.lines(rank, [make.call(n, 90 * rank + n) for n in range(6)]) for rank in range(2)
+        )
+    ]
 
 
 def logs() -> list[str]:
@@ -47,8 +65,15 @@ def logs() -> list[str]:
 
 def ras() -> list[str]:
     make = test_ras_reports
-    values = ["  6 ranks have launched up to operation 4", "  2 ranks have launched up to operation 3"]
-    values += [f"  {make.rank(1)}", f"  {make.rank(2)}", f"  Rank 5 has launched up to operation 2 -- {make.where(5)}"]
+    values = [
+        "  6 ranks have launched up to operation 4",
+        "  2 ranks have launched up to operation 3",
+    ]
+    values += [
+        f"  {make.rank(1)}",
+        f"  {make.rank(2)}",
+        f"  Rank 5 has launched up to operation 2 -- {make.where(5)}",
+    ]
     blocks = make.mismatch("AllReduce operation counts", values) + make.mismatch("status", values)
     return ["\n".join(make.report("MISMATCH", blocks=blocks) * 2)]
 
@@ -76,12 +101,19 @@ def mutant(whole: bytes, chance: random.Random) -> bytes:
         b = min(len(data), a + chance.choice((1, 5, 60, 2000)))
         noise = bytes(chance.randrange(256) for _ in range(b - a))
         data[a:b] = chance.choice((data[a:b] * 2, noise, *PIECES))
-    return gzip.compress(bytes(data))[: chance.choice((None, 300))] if chance.random() < 0.2 else bytes(data)
+    return (
+        gzip.compress(bytes(data))[: chance.choice((None, 300))]
+        if chance.random() < 0.2
+        else bytes(data)
+    )
 
 
 def check_command(path: Path) -> None:
     """It prints findings, or one line that says why not."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as said,
+    ):
         assert main(["read", str(path)]) in (0, 2)
     assert (len(said.getvalue().splitlines()) <= 1, "Traceback" in said.getvalue()) == (True, False)
 
@@ -101,7 +133,10 @@ def fuzz(name: str, number: int) -> None:
 
 
 def most_memory() -> int:
-    """The most bytes that this program had; ru_maxrss would count those of the process that started it, too."""
+    """The most bytes that this program had.
+
+    Ru_maxrss would count those of the process that started it, too.
+    """
     return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
 
 

@@ -8,7 +8,10 @@ from collectives.schedule import Ints
 
 
 class Job(NamedTuple):
-    """Nodes of so many GPUs; a channel's ring goes through the nodes in order, and its tree is a chain in each node."""
+    """Nodes of so many GPUs.
+
+    A channel's ring goes through the nodes in order, and its tree is a chain in each node.
+    """
 
     nodes: int = 2
     gpus: int = 4
@@ -32,7 +35,11 @@ def parents(job: Job, channel: int) -> list[int]:
     """NCCL's two trees over nodes; the first GPU of a node is its top, the others a chain below."""
     tree: Ints = library_trees("NCCL", job.nodes)[channel % 2] if job.nodes > 1 else [-1]  # type: ignore[assignment]
     return [
-        rank - 1 if rank % job.gpus else -1 if tree[rank // job.gpus] < 0 else int(tree[rank // job.gpus]) * job.gpus
+        rank - 1
+        if rank % job.gpus
+        else -1
+        if tree[rank // job.gpus] < 0
+        else int(tree[rank // job.gpus]) * job.gpus
         for rank in range(job.size)
     ]
 
@@ -66,7 +73,11 @@ def lines(job: Job) -> Iterator[str]:
         total = "" if job.style == "2.4" else f"/{job.channels:02}"
         yield head(job, 0) + f"{word} {channel:02}{total} : {order}"
     for rank in range(job.size):
-        yield head(job, rank) + "Trees " + " ".join(tree(job, channel, rank) for channel in range(job.channels))
+        yield (
+            head(job, rank)
+            + "Trees "
+            + " ".join(tree(job, channel, rank) for channel in range(job.channels))
+        )
     for channel in range(job.channels):
         for a in range(job.size):
             b = (a + 1) % job.size
@@ -82,7 +93,9 @@ def lines(job: Job) -> Iterator[str]:
         yield head(job, rank) + name(job, rank) + "COMPLETE"
 
 
-def watchdog(rank: int, number: int = 42, elements: int = 1024, collective: str = "ALLREDUCE") -> str:
+def watchdog(
+    rank: int, number: int = 42, elements: int = 1024, collective: str = "ALLREDUCE"
+) -> str:
     """What torch's watchdog prints."""
     what = f"SeqNum={number}, OpType={collective}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000"
     return f"[rank{rank}]:[E C.cpp:1] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL({what}) ran"

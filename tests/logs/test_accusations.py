@@ -23,7 +23,12 @@ def read(log: list[str]) -> list[Finding]:
 
 
 def timeout(
-    job: int, rank: int, number: int, kind: str = "ALLREDUCE", sizes: tuple[int, int] = (1024, 1024), pg: str = ""
+    job: int,
+    rank: int,
+    number: int,
+    kind: str = "ALLREDUCE",
+    sizes: tuple[int, int] = (1024, 1024),
+    pg: str = "",
 ) -> str:
     """A watchdog's line, with or without its group."""
     said = f"SeqNum={number}, OpType={kind}, NumelIn={sizes[0]}, NumelOut={sizes[1]}, Timeout(ms)=600000"
@@ -34,7 +39,14 @@ def timeout(
     )
 
 
-def state(job: int, rank: int, at: int, enqueued: int, completed: int, pg: str = "ID 0 PG GUID 0(default_pg)") -> str:
+def state(
+    job: int,
+    rank: int,
+    at: int,
+    enqueued: int,
+    completed: int,
+    pg: str = "ID 0 PG GUID 0(default_pg)",
+) -> str:
     """A watchdog's line on the numbers of calls."""
     return (
         f"[rank{job}]:{E.format(1785)}[PG {pg} Rank {rank}] Exception (either an error or timeout) detected by "
@@ -52,7 +64,10 @@ def dump(job: int, enqueued: int, completed: int) -> str:
 
 
 class Truth(NamedTuple):
-    """A log, the kind of the finding that says the truth, and words of it; ranks that no finding may name."""
+    """A log, the kind of the finding that says the truth, and words of it.
+
+    Ranks that no finding may name.
+    """
 
     log: list[str]
     kind: str
@@ -66,7 +81,10 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. G
 TRUTHS = {
     # ranks 2 and 3 of the job are 0 and 1 of their group; ranks 0 and 1 made no call that timed out
     "a sub-group that waits": Truth(
-        [*(timeout(2 + r, r, 7) for r in range(2)), *(state(2 + r, r, 7, 9, 6, TP.format(5)) for r in range(2))],
+        [
+            *(timeout(2 + r, r, 7) for r in range(2)),
+            *(state(2 + r, r, 7, 9, 6, TP.format(5)) for r in range(2)),
+        ],
         "timeout",
         ("ranks 2–3 waited 600 s in ALLREDUCE 7 of group 5 (TENSOR_MODEL_PARALLEL_GROUP)",),
         ("rank 0", "ranks 0", "rank 1"),
@@ -78,7 +96,8 @@ TRUTHS = {
         ("ranks 0–1 waited", "rank 2 waited"),
         ("rank 3", "ranks 0–2"),
     ),
-    # torch 2.4 has no group in the first line; the second one has it, and the numbers tell which belong together
+    # torch 2.4 has no group in the first line; the second one has it, and the numbers tell which
+    # belong together
     "a rank that waits in two groups": Truth(
         [
             *(timeout(r, r, 42) for r in (0, 1)),
@@ -87,7 +106,10 @@ TRUTHS = {
             *(state(r, r, 7, 7, 6, "2") for r in (0, 1)),
         ],
         "timeout",
-        ("ranks 0–1 waited 600 s in ALLREDUCE 42 of group 1", "ranks 0–1 waited 600 s in BROADCAST 7 of group 2"),
+        (
+            "ranks 0–1 waited 600 s in ALLREDUCE 42 of group 1",
+            "ranks 0–1 waited 600 s in BROADCAST 7 of group 2",
+        ),
     ),
     # both groups of rank 0 stopped at their call 7: no line says which of the two calls is whose
     "two groups at one number": Truth(
@@ -99,45 +121,82 @@ TRUTHS = {
             timeout(5, 1, 3, pg="2"),
         ],
         "timeout",
-        ("rank 0 waited 600 s in ALLREDUCE 7 (1,024", "rank 5 waited 600 s in ALLREDUCE 3 of group 2"),
+        (
+            "rank 0 waited 600 s in ALLREDUCE 7 (1,024",
+            "rank 5 waited 600 s in ALLREDUCE 3 of group 2",
+        ),
         ("rank 0 had enqueued", "7 of group"),
     ),
     "a pipeline's batch of sends": Truth(
-        [timeout(10, 1, 1, "COALESCED", (2**64 - 1, 2**64 - 1), "ID 6 PG GUID 90(PIPELINE_MODEL_PARALLEL_GROUP)")],
+        [
+            timeout(
+                10,
+                1,
+                1,
+                "COALESCED",
+                (2**64 - 1, 2**64 - 1),
+                "ID 6 PG GUID 90(PIPELINE_MODEL_PARALLEL_GROUP)",
+            )
+        ],
         "timeout",
         ("rank 10 waited 600 s in COALESCED 1 of group 90 (PIPELINE_MODEL_PARALLEL_GROUP)",),
         ("rank 0", "rank 1 ", "18446744073709551615"),
     ),
     "a rank that had not enqueued the call": Truth(
-        [*(timeout(r, r, 42) for r in (0, 1, 3)), *(state(r, r, 42, 44, 41) for r in (0, 1, 3)), dump(2, 41, 41)],
+        [
+            *(timeout(r, r, 42) for r in (0, 1, 3)),
+            *(state(r, r, 42, 44, 41) for r in (0, 1, 3)),
+            dump(2, 41, 41),
+        ],
         "timeout",
         ("ranks 0–1, 3 waited", "rank 2 had enqueued call 41 last, as torch printed"),
     ),
     # as above, but rank 2 is ahead: it enqueued the call, and only its log has no timeout
     "a rank that had enqueued the call": Truth(
-        [*(timeout(r, r, 42) for r in (0, 1, 3)), *(state(r, r, 42, 44, 41) for r in (0, 1, 3)), dump(2, 44, 41)],
+        [
+            *(timeout(r, r, 42) for r in (0, 1, 3)),
+            *(state(r, r, 42, 44, 41) for r in (0, 1, 3)),
+            dump(2, 44, 41),
+        ],
         "timeout",
         ("do not prove",),
         ("rank 2",),
     ),
     "a rank that had completed the call": Truth(
-        [*(timeout(r, r, 42) for r in (0, 1)), *(state(r, r, 42, 44, 41) for r in (0, 1)), dump(2, 44, 43)],
+        [
+            *(timeout(r, r, 42) for r in (0, 1)),
+            *(state(r, r, 42, 44, 41) for r in (0, 1)),
+            dump(2, 44, 43),
+        ],
         "timeout",
         ("rank 2 had completed this call, as torch printed",),
     ),
     "ranks in different calls of one number": Truth(
-        [timeout(r, r, 5, "ALLREDUCE" if r else "BROADCAST", pg="ID 0 PG GUID 0(default_pg)") for r in range(3)],
+        [
+            timeout(r, r, 5, "ALLREDUCE" if r else "BROADCAST", pg="ID 0 PG GUID 0(default_pg)")
+            for r in range(3)
+        ],
         "calls",
-        ("call 5 of group 0 (default_pg) differs between ranks", "ranks 1–2: ALLREDUCE", "rank 0: BROADCAST"),
+        (
+            "call 5 of group 0 (default_pg) differs between ranks",
+            "ranks 1–2: ALLREDUCE",
+            "rank 0: BROADCAST",
+        ),
     ),
     "an all-to-all of ragged sizes": Truth(
-        [timeout(r, r, 5, "ALLTOALL", (10 + r, 20 - r), "ID 0 PG GUID 0(default_pg)") for r in range(2)],
+        [
+            timeout(r, r, 5, "ALLTOALL", (10 + r, 20 - r), "ID 0 PG GUID 0(default_pg)")
+            for r in range(2)
+        ],
         "timeout",
         ("rank 0 waited", "rank 1 waited"),
         ("differs",),
     ),
     "all ranks of a gather": Truth(
-        [timeout(r, r, 5, "_ALLGATHER_BASE", (8, 32), "ID 3 PG GUID 17(mesh_fsdp)") for r in range(4)],
+        [
+            timeout(r, r, 5, "_ALLGATHER_BASE", (8, 32), "ID 3 PG GUID 17(mesh_fsdp)")
+            for r in range(4)
+        ],
         "timeout",
         ("all 4 ranks of the group made this call",),
     ),
@@ -151,7 +210,9 @@ TRUTHS = {
             "120, last enqueued NCCL work: 121, last completed NCCL work: 119.",
         ],
         "timeout",
-        ("rank 6 waited 1800 s in _ALLGATHER_BASE 120 of group 0 (default_pg) (16,384 elements in, 131,072 out)",),
+        (
+            "rank 6 waited 1800 s in _ALLGATHER_BASE 120 of group 0 (default_pg) (16,384 elements in, 131,072 out)",
+        ),
         ("rank 0", "ranks 0"),
     ),
     "a word that a terminal wrapped": Truth(
@@ -322,10 +383,12 @@ TRUTHS = {
         "failed",
         ("gpu7", "Connection timed out", "nothing answered"),
     ),
-    # the rank that ran out of memory is the cause, and its neighbour's closed connection a consequence
+    # the rank that ran out of memory is the cause, and its neighbour's closed connection a
+    # consequence
     "out of memory, then a timeout": Truth(
         [
-            head(Job(), 0).replace("INFO", "WARN") + "socketProgress: Connection closed by remote peer n2<7>",
+            head(Job(), 0).replace("INFO", "WARN")
+            + "socketProgress: Connection closed by remote peer n2<7>",
             f"[rank6]: {OOM}",
             *(timeout(r, r, 3) for r in (0, 1)),
         ],
@@ -374,7 +437,9 @@ LAUNCHERS: dict[str, Callable[[str], str]] = {
     "journald": lambda line: f"Nov 29 04:30:31 node0 python[123]: {line}",
     "docker compose": lambda line: f"worker-1  | {line}",
     "kubectl": lambda line: f"[pod/train-0/main] {line}",
-    "an actor of Ray": lambda line: f"(Actor pid=77, ip=10.0.0.3) {line} [repeated 7x across cluster]",
+    "an actor of Ray": lambda line: (
+        f"(Actor pid=77, ip=10.0.0.3) {line} [repeated 7x across cluster]"
+    ),
     "accelerate": lambda line: f"stderr: {line}",
     "a quotation": lambda line: f"> {line}",
     "grep -n": lambda line: f"123:{line}",
@@ -406,7 +471,12 @@ def test_torchrun_s_list_names_every_rank_and_its_signal() -> None:
             "  exitcode  : -6 (pid: 7)",
         )
     ]
-    log = ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "Failures:", *listed, "Root Cause"]
+    log = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "Failures:",
+        *listed,
+        "Root Cause",
+    ]
     assert any("ranks 1, 3, 5 aborted (SIGABRT)" in one.found for one in read(log))
     assert not any("rank 7" in one.found for one in read(log))
     cause = [
@@ -442,20 +512,34 @@ def test_a_line_that_completes_others_is_shown_with_them() -> None:
     (found,) = [one for one in read(log) if one.follows]
     assert "0000:b3:00.0" in found.found
     assert [one.kind for one in read(log[:2]) if one.follows] == []
-    killed = ["Root Cause (first observed failure):", "  rank      : 3 (local_rank: 3)", "  exitcode  : -9 (pid: 1)"]
-    both = [one.found for one in read([*killed, "srun: error: n7: task 5: Out Of Memory"]) if one.follows]
-    assert [found.partition(":")[0] for found in both] == ["rank 3 killed (SIGKILL)", "rank 5 out of memory"]
+    killed = [
+        "Root Cause (first observed failure):",
+        "  rank      : 3 (local_rank: 3)",
+        "  exitcode  : -9 (pid: 1)",
+    ]
+    both = [
+        one.found
+        for one in read([*killed, "srun: error: n7: task 5: Out Of Memory"])
+        if one.follows
+    ]
+    assert [found.partition(":")[0] for found in both] == [
+        "rank 3 killed (SIGKILL)",
+        "rank 5 out of memory",
+    ]
 
 
 def test_an_error_of_nccl_whose_first_lines_were_cut() -> None:
-    (found,) = [one for one in read(["Last error:", "Duplicate GPU detected : rank 1 and rank 0"]) if one.follows]
+    (found,) = [
+        one
+        for one in read(["Last error:", "Duplicate GPU detected : rank 1 and rank 0"])
+        if one.follows
+    ]
     assert "two ranks use one GPU" in found.follows
 
 
 def test_what_mpirun_marks_in_the_middle_of_a_line() -> None:
-    text = (
-        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks. Stalled ranks:"
-    )
+    text = "One or more tensors were submitted to be reduced, gathered or broadcasted by "
+    text += "subset of ranks. Stalled ranks:"
     head_of_line = "[1,0]<stderr>:[[1,0]<stderr>:2020-01-15 22:44:33[1,0]<stderr>:.21[1,0]<stderr>:: W a.cc:105] "
     log = [head_of_line + text, "", "[1,0]<stderr>:2: [HorovodAllreduce][1,0]<stderr>:"]
     (found,) = [one for one in read(log) if one.follows]
@@ -475,7 +559,11 @@ def test_no_cut_or_mixture_of_lines_accuses_the_innocent(name: str) -> None:
         log = [line for line in truth.log if chance.random() < 0.8]
         if log and chance.random() < 0.5:
             log[-1] = log[-1][: chance.randrange(len(log[-1]))]
-        mixed = [each for line in log for each in (["step 1, loss 0.3"] * (chance.random() < 0.3)) + [line]]
+        mixed = [
+            each
+            for line in log
+            for each in (["step 1, loss 0.3"] * (chance.random() < 0.3)) + [line]
+        ]
         said = "\n".join(f"{one.found}; {one.follows}" for one in read(mixed) if one.follows)
         assert [word for word in truth.innocent if re.search(rf"{word}\b", said)] == []
 
@@ -568,7 +656,10 @@ def test_lines_that_healthy_jobs_print_accuse_nobody() -> None:
 
 def test_ranks_that_differ_are_on_the_screen() -> None:
     """The shapes of two ranks, and two collectives of one number where no line names the group."""
-    shapes = [f"[rank{r}]: RuntimeError: op.preamble.length <= op.nbytes. {164 - r} vs 160" for r in range(2)]
+    shapes = [
+        f"[rank{r}]: RuntimeError: op.preamble.length <= op.nbytes. {164 - r} vs 160"
+        for r in range(2)
+    ]
     (found,) = [one for one in read(shapes) if one.follows]
     assert "164 vs 160" in found.found
     assert "163 vs 160" in found.found
@@ -580,7 +671,10 @@ def test_ranks_that_differ_are_on_the_screen() -> None:
 
 
 def test_an_error_behind_a_progress_bar(tmp_path: Path) -> None:
-    """A bar rewrites its line by carriage returns, and torch's line follows in it; this one is 400 kB long."""
+    """A bar rewrites its line by carriage returns, and torch's line follows in it.
+
+    This one is 400 kB long.
+    """
     bars = "".join(
         f"\r{i / 5000:4.0%}|#####     | {i}/5000 [{i // 60:02}:{i % 60:02}<10:00,  2.79it/s, loss=0.3]"
         for i in range(5000)
@@ -601,7 +695,11 @@ def test_ranks_that_write_at_once_are_kept_apart() -> None:
         1: "socketStartConnect: Connect to 10.0.0.3<4711> failed : No route to host",
     }
     columns = [
-        [f"[rank{r}]: {text}" for text in (error, "ncclSystemError: System call", "Last error:", last[r])] for r in last
+        [
+            f"[rank{r}]: {text}"
+            for text in (error, "ncclSystemError: System call", "Last error:", last[r])
+        ]
+        for r in last
     ]
     log = [line for pair in zip(*columns, strict=True) for line in pair]
     found = {one.found.partition(": ")[0]: one.follows for one in read(log) if one.kind == "failed"}
@@ -618,9 +716,13 @@ def test_a_part_of_a_job_is_not_the_job() -> None:
     report = "     [3] finished collective #6, but didn't join collective #7 (count from 1)"
     for pg in ("", "0"):
         calls = [timeout(rank, rank, 42, pg=pg) for rank in (0, 1)]
-        told, found = [one for one in read([*first, *second, *calls, report]) if one.kind == "timeout"]
+        told, found = [
+            one for one in read([*first, *second, *calls, report]) if one.kind == "timeout"
+        ]
         assert found.follows.startswith("these lines do not prove")
-        assert told.found.startswith("torch names rank 3: [3] finished collective #6, but didn't join collective #7")
+        assert told.found.startswith(
+            "torch names rank 3: [3] finished collective #6, but didn't join collective #7"
+        )
 
 
 def test_files_of_several_ranks_are_one_job() -> None:
@@ -636,7 +738,9 @@ def test_files_of_several_ranks_are_one_job() -> None:
     log = [line for rank, texts in enumerate(files) for line in numbered(texts, f"{rank}.log")]
     found = [one for one in findings(read_lines(log)) if one.follows]
     assert [one.kind for one in found] == ["timeout", "failed"]
-    assert found[0].found.startswith("ranks 1, 3 waited 600 s in ALLREDUCE 42 of group 0 (default_pg)")
+    assert found[0].found.startswith(
+        "ranks 1, 3 waited 600 s in ALLREDUCE 42 of group 0 (default_pg)"
+    )
     assert found[0].follows.startswith("rank 2 had enqueued call 41 last, as torch printed")
     assert [str(place) for place in found[0].at] == ["2.log:1", "3.log:1"]
     assert "unhandled system error" in found[1].found
@@ -647,7 +751,14 @@ def test_the_end_of_a_job_that_ended_well_is_no_fault() -> None:
     closed = "[rank1]:[W1019 TCPStore.cpp:115] recvValue failed on SocketImpl(fd=61): Connection was likely closed."
     warned = E.format(1250).replace("E", "W", 1)
     left = f"[rank0]:{warned}Warning: process group has NOT been destroyed before we destruct"
-    found = read([*lines(Job()), closed, left, head(Job(), 0) + "[Service thread] Connection closed by localRank 0"])
+    found = read(
+        [
+            *lines(Job()),
+            closed,
+            left,
+            head(Job(), 0) + "[Service thread] Connection closed by localRank 0",
+        ]
+    )
     assert [one.kind for one in found if one.follows] == []
     assert "recvValue failed" in next(one.found for one in found if one.kind == "error")
 
@@ -666,7 +777,9 @@ def test_an_exception_is_the_reason_where_no_other_line_says_why_the_job_failed(
     beside = read([timeout(0, 0, 3), *raised, f"[rank2]: {OOM}"])
     assert [one.follows for one in beside if one.kind == "exception"] == [""]
     assert [one.kind for one in read(raised) if one.follows] == []  # a program may have caught it
-    assert "rank 1: ValueError" in next(one.found for one in read(raised) if one.kind == "traceback")
+    assert "rank 1: ValueError" in next(
+        one.found for one in read(raised) if one.kind == "traceback"
+    )
     of_others = [
         *raised[:-1],
         "[rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited",
@@ -679,41 +792,112 @@ def test_an_exception_is_the_reason_where_no_other_line_says_why_the_job_failed(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed'", "NVLink SHARP"),
-        ("a.cc:1 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152", "NVLink SHARP"),
-        ("misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", "is full"),
-        ("include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device", "is full"),
-        ("s.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-x (size 1)", "did not find"),
-        ("n.cc:1 NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 21938, vendor err 81", "may not read"),
-        ("g.cc:1 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be", "NVLink joins"),
+        (
+            "transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed'",
+            "NVLink SHARP",
+        ),
+        (
+            "a.cc:1 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152",
+            "NVLink SHARP",
+        ),
+        (
+            "misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes",
+            "is full",
+        ),
+        (
+            "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+            "is full",
+        ),
+        (
+            "s.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-x (size 1)",
+            "did not find",
+        ),
+        (
+            "n.cc:1 NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 21938, vendor err 81",
+            "may not read",
+        ),
+        (
+            "g.cc:1 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be",
+            "NVLink joins",
+        ),
         ("a.cc:1 NCCL WARN Failed to CUDA calloc 4194304 bytes", "no memory left"),
         ("a:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", "libfabric"),
-        ("transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not", "two GPUs"),
-        ("ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev x", "two NICs"),
-        ("i.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable", "does not accept"),
-        ("s.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed : No route to host", "does not lead"),
-        ("s.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused", "nothing listens"),
-        ("s.h:390 NCCL WARN Connect to 172.17.0.2<21724> failed : Connection refused", "Docker's bridge"),
-        ("init.cc:1247 NCCL WARN Mismatched collective detected, please check around rank 39", "calls: ranks call"),
-        ("b.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 8 : 16", "do not agree on ranks"),
-        ("Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 7000", "two ranks use one GPU"),
-        ("NET/IB : Got completion from peer n2<7> with error 12, opcode 0", "the peer did not answer"),
-        ("NET/IB: Got completion from peer n2<7> with status=IBV_WC_RETRY_EXC_ERR(12)", "the peer did not"),
+        (
+            "transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not",
+            "two GPUs",
+        ),
+        (
+            "ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev x",
+            "two NICs",
+        ),
+        (
+            "i.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+            "does not accept",
+        ),
+        (
+            "s.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed : No route to host",
+            "does not lead",
+        ),
+        (
+            "s.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused",
+            "nothing listens",
+        ),
+        (
+            "s.h:390 NCCL WARN Connect to 172.17.0.2<21724> failed : Connection refused",
+            "Docker's bridge",
+        ),
+        (
+            "init.cc:1247 NCCL WARN Mismatched collective detected, please check around rank 39",
+            "calls: ranks call",
+        ),
+        (
+            "b.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 8 : 16",
+            "do not agree on ranks",
+        ),
+        (
+            "Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 7000",
+            "two ranks use one GPU",
+        ),
+        (
+            "NET/IB : Got completion from peer n2<7> with error 12, opcode 0",
+            "the peer did not answer",
+        ),
+        (
+            "NET/IB: Got completion from peer n2<7> with status=IBV_WC_RETRY_EXC_ERR(12)",
+            "the peer did not",
+        ),
         ("NET/IB : Got completion from peer n2<7> with error 125, opcode 0", "warning: "),
-        ("socketProgress: Connection closed by remote peer n2<7>", "another process of the job ended first"),
-        ("NET/IB : req 0/1 tag 0 peer n2<7> collective mismatch error, local size 8 remote size 4", "other sizes: "),
-        ("NET/Socket : peer n2<7> message truncated : receiving 8 bytes instead of 4", "other sizes: "),
+        (
+            "socketProgress: Connection closed by remote peer n2<7>",
+            "another process of the job ended first",
+        ),
+        (
+            "NET/IB : req 0/1 tag 0 peer n2<7> collective mismatch error, local size 8 remote size 4",
+            "other sizes: ",
+        ),
+        (
+            "NET/Socket : peer n2<7> message truncated : receiving 8 bytes instead of 4",
+            "other sizes: ",
+        ),
         ("Bootstrap : no socket interface found", "no network interface has the name"),
         ("NET/Socket : no interface found", "no network interface has the name"),
-        ("Error : no algorithm/protocol available for function AllGather", "NCCL_ALGO and NCCL_PROTO leave"),
+        (
+            "Error : no algorithm/protocol available for function AllGather",
+            "NCCL_ALGO and NCCL_PROTO leave",
+        ),
         ("Cuda failure 2 'out of memory'", "the GPU has no memory left"),
         ("Cuda failure 1 'invalid argument'", "a call of CUDA failed"),
         ("Could not find a path for pattern 4", "warning: "),
     ],
 )
 def test_a_warning_that_is_known_says_why_the_job_fails(text: str, says: str) -> None:
-    line = head(Job(), 0).replace("NCCL INFO ", "") + (text if " WARN " in text else f"NCCL WARN {text}")
-    consequence = head(Job(), 5).replace("INFO", "WARN") + "socketProgress: Connection closed by remote peer n2<7>"
+    line = head(Job(), 0).replace("NCCL INFO ", "") + (
+        text if " WARN " in text else f"NCCL WARN {text}"
+    )
+    consequence = (
+        head(Job(), 5).replace("INFO", "WARN")
+        + "socketProgress: Connection closed by remote peer n2<7>"
+    )
     all_found = read([consequence, line])
     (found,) = [one for one in all_found if text.rpartition("WARN ")[2] in one.found]
     assert says in f"{found.kind}: {found.follows}"
@@ -766,11 +950,18 @@ def test_lines_of_other_libraries(text: str, kind: str, says: str) -> None:
 def test_what_ended_a_process_comes_before_who_waited(text: str, says: str) -> None:
     found = [one for one in read([timeout(0, 0, 3), text]) if one.follows]
     assert [one.kind for one in found] == ["failed", "timeout"]
-    assert (text in found[0].found, says in found[0].follows, found[0].at[0].line) == (True, True, 2)
+    assert (text in found[0].found, says in found[0].follows, found[0].at[0].line) == (
+        True,
+        True,
+        2,
+    )
 
 
 def test_a_warning_of_no_known_form_is_no_fault() -> None:
-    log = [*lines(Job()), head(Job(), 0).replace("INFO", "WARN") + "Failed to open libibverbs.so[.1]"]
+    log = [
+        *lines(Job()),
+        head(Job(), 0).replace("INFO", "WARN") + "Failed to open libibverbs.so[.1]",
+    ]
     (shown,) = [one for one in read(log) if one.kind == "warning"]
     assert (shown.follows, shown.next, shown.at[0].line) == ("", "", len(log))
     assert "Failed to open libibverbs.so[.1]" in shown.found
@@ -780,13 +971,21 @@ def test_two_runs_in_one_file_do_not_differ_from_each_other() -> None:
     """Other versions, variables and networks prove something only inside one communicator."""
     first = [*lines(Job(nodes=1)), head(Job(), 0) + "NCCL_ALGO set by environment to Ring"]
     second = [
-        line.replace("0xabc", "0xdef").replace("2.19.3", "2.20.5").replace("network Socket", "network IB")
+        line.replace("0xabc", "0xdef")
+        .replace("2.19.3", "2.20.5")
+        .replace("network Socket", "network IB")
         for line in lines(Job(nodes=1, way="NET/Socket/0"))
     ]
     second = [re.sub(r"node0:(\d+):", r"node7:9\1:", line) for line in second]
     second += ["node7:9100:200 [0] NCCL INFO NCCL_ALGO set by environment to Tree"]
-    found = [one for one in read([*first, *second]) if one.kind in ("versions", "environment", "networks")]
+    found = [
+        one
+        for one in read([*first, *second])
+        if one.kind in ("versions", "environment", "networks")
+    ]
     assert {one.kind for one in found} == {"versions", "environment"}
     assert [one.follows for one in found] == ["", ""]
-    devices = [*lines(Job())] + [head(Job(), r) + f"NCCL_IB_HCA set by environment to mlx5_{r}" for r in (0, 4)]
+    devices = [*lines(Job())] + [
+        head(Job(), r) + f"NCCL_IB_HCA set by environment to mlx5_{r}" for r in (0, 4)
+    ]
     assert [one.follows for one in read(devices) if one.kind == "environment"] == [""]

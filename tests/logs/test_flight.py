@@ -39,7 +39,9 @@ def named_ranks(text: str) -> set[int]:
 def test_a_healthy_job_has_no_fault(p: int, form: str, back_end: str, tmp_path: Path) -> None:
     for seed in SEEDS:
         (what,) = findings_of(written(dumps(job(p, seed), back_end), tmp_path, form))
-        assert re.match(rf"{p} ranks?, \d process groups?, \d+ recorded calls, version 2\.10$", what.found)
+        assert re.match(
+            rf"{p} ranks?, \d process groups?, \d+ recorded calls, version 2\.10$", what.found
+        )
 
 
 def cut(of: Job, rank: int, chance: random.Random) -> None:
@@ -48,7 +50,9 @@ def cut(of: Job, rank: int, chance: random.Random) -> None:
 
 def changed(of: Job, rank: int, chance: random.Random, change: Callable[[Step], Step]) -> None:
     program = of.programs[rank]
-    places = [i for i, step in enumerate(program) if not step.ends and len(of.groups[step.group][1]) > 1]
+    places = [
+        i for i, step in enumerate(program) if not step.ends and len(of.groups[step.group][1]) > 1
+    ]
     places = [i for i in places if program[i].operation != "barrier"]
     i = chance.choice(places)
     program[i] = change(program[i])
@@ -88,7 +92,10 @@ def no_receive(of: Job, rank: int, _: random.Random) -> None:
 def both_receive_first(of: Job, rank: int, _: random.Random) -> None:
     other = (rank + 1) % len(of.programs)
     for a, b in ((rank, other), (other, rank)):
-        of.programs[a] += [Step("0", "recv", 5, "Float", 70, (b, a)), Step("0", "send", 5, "Float", 71, (a, b))]
+        of.programs[a] += [
+            Step("0", "recv", 5, "Float", 70, (b, a)),
+            Step("0", "send", 5, "Float", 71, (a, b)),
+        ]
 
 
 def other_message(of: Job, rank: int, _: random.Random) -> None:
@@ -265,7 +272,10 @@ def entry(operation: str, inputs: Shapes, outputs: Shapes, state: str = "started
 def test_sizes_fit_by_the_rule_of_each_collective(
     operation: str, ins: list[int], outs: list[int], culprits: tuple[int, ...] | None
 ) -> None:
-    calls = {rank: entry(operation, ((n, 1),), ((m,),)) for rank, (n, m) in enumerate(zip(ins, outs, strict=True))}
+    calls = {
+        rank: entry(operation, ((n, 1),), ((m,),))
+        for rank, (n, m) in enumerate(zip(ins, outs, strict=True))
+    }
     odd = disagreement(calls, 3)
     assert (odd and odd.culprits) == culprits
 
@@ -281,7 +291,9 @@ def test_an_all_to_all_of_lists_names_the_pair() -> None:
     assert odd.text == "rank 1 sends 4 elements to rank 2, which expects 3"
 
 
-def test_one_broken_file_does_not_silence_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_broken_file_does_not_silence_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     of = job(3, 2)
     of.programs[1].pop()
     paths = written(dumps(of), tmp_path)
@@ -293,10 +305,15 @@ def test_one_broken_file_does_not_silence_the_others(tmp_path: Path, capsys: pyt
     assert "rank 2 left no dump" in said
     again = tmp_path / "again_0"
     again.write_bytes(paths[0].read_bytes())
-    assert "got another dump of rank 0" in "".join(one.found for one in findings_of([*paths, again]))
+    assert "got another dump of rank 0" in "".join(
+        one.found for one in findings_of([*paths, again])
+    )
     nameless = tmp_path / "trace"
     nameless.write_bytes(paths[0].read_bytes())
-    with pytest.raises(LogError, match="got no rank, expected one in the dump, or a number at the end of the file's"):
+    with pytest.raises(
+        LogError,
+        match="got no rank, expected one in the dump, or a number at the end of the file's",
+    ):
         read(nameless)
 
 
@@ -324,14 +341,22 @@ def test_wrong_types_leave_a_partial_answer(form: str, tmp_path: Path) -> None:
         found = dumps(job(2, 0, 6))
         paths = written(found, tmp_path, form)
         (found[1]["entries"][3] if is_of_entry else found[1])[key] = value
-        paths[1].write_bytes(pickle.dumps(found[1], 2) if form == "pickle" else json.dumps(found[1]).encode())
+        paths[1].write_bytes(
+            pickle.dumps(found[1], 2) if form == "pickle" else json.dumps(found[1]).encode()
+        )
         assert next(findings_of(paths)).kind == "dumps"
 
     for value in WRONG:
         for key in dumps(job(2, 0, 6))[0]["entries"][0]:
             with_wrong(key, value, is_of_entry=True)
     for key in ("version", "pg_config", "pg_status", "entries", "rank", "host_name"):
-        for value in (*WRONG, {"0": None}, {"0": {"ranks": 3}}, {"0": {"ranks": "[1e9]"}}, [None] * 3):
+        for value in (
+            *WRONG,
+            {"0": None},
+            {"0": {"ranks": 3}},
+            {"0": {"ranks": "[1e9]"}},
+            [None] * 3,
+        ):
             with_wrong(key, value, is_of_entry=False)
 
 

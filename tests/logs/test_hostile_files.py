@@ -44,8 +44,12 @@ def files() -> dict[str, bytes]:
     frame = {"filename": " " * 10_000_000, "name": "f", "line": 1}
     return {
         "blank-lines.txt": b"\n" * 1_000_000,
-        "many-versions.log": b"".join(b"n:1:1 [0] NCCL INFO NCCL version 2.%d.0\n" % i for i in range(60_000)),
-        "one-entry-of-65536-sizes-200000-times_0": dump({}, *[call(1, input_sizes=[[1] * 64] * 1024)] * 200_000),
+        "many-versions.log": b"".join(
+            b"n:1:1 [0] NCCL INFO NCCL version 2.%d.0\n" % i for i in range(60_000)
+        ),
+        "one-entry-of-65536-sizes-200000-times_0": dump(
+            {}, *[call(1, input_sizes=[[1] * 64] * 1024)] * 200_000
+        ),
         "one-stack-of-frames-200000-times_0": dump({}, *[call(1, frames=[frame] * 64)] * 200_000),
         "one-text-of-ranks-700-times_0": dump({str(i): {"ranks": ranks} for i in range(700)}),
         "calls-times-groups_0": dump(
@@ -86,10 +90,18 @@ REFUSED = {
         (b"\x80\x02cos\nsystem\n(Vpg_config\ntR.", "got a pickle with opcode 0x63"),
         (pickle.dumps({"pg_config": "x" * 99})[:-9], "broken pickle"),
         (
-            b"\x80\x02}X\x09\x00\x00\x00pg_config" + b")" + b"\x85" * 10**5 + b"sN)" + b"\x85" * 10**5 + b"s.",
+            b"\x80\x02}X\x09\x00\x00\x00pg_config"
+            + b")"
+            + b"\x85" * 10**5
+            + b"sN)"
+            + b"\x85" * 10**5
+            + b"s.",
             "broken pickle",
         ),
-        (b"\x80\x02X\x09\x00\x00\x00pg_configr\xff\xff\xff\x7f.", "got a str, expected the dict of a dump"),
+        (
+            b"\x80\x02X\x09\x00\x00\x00pg_configr\xff\xff\xff\x7f.",
+            "got a str, expected the dict of a dump",
+        ),
         (b"\x80\x02X\xff\xff\xff\xffpg_config", "cut at byte"),
         (b'{"pg_config": {}, "entries": NaN}', "got NaN, which is not JSON"),
         (b'{"pg_config": {}, "entries": [', "Expecting value"),
@@ -110,7 +122,9 @@ READ_IN_PART = {
         '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": null, "ts": NaN, "dur": Infinity, "args": 7}]}',
         '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel_", "ts": 1e400, "dur": -1}]}',
         '{"traceEvents": [{"ph": "X", "cat": ["kernel"], "name": {"a": 1}, "ts": 1, "dur": 1}]}',
-        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel_", "ts": ' + "9" * 5000 + ', "dur": 1}]}',
+        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel_", "ts": '
+        + "9" * 5000
+        + ', "dur": 1}]}',
         '{"distributedInfo": [], "traceEvents": [7, "a", null, {}, true]}',
         '{"distributedInfo": {"rank": -1, "world_size": 1e9, "backend": {}}, "traceEvents": []}',
         '{"distributedInfo": ' + "[" * 100_000 + ', "traceEvents": []}',
@@ -122,7 +136,9 @@ READ_IN_PART = {
         TITLES + "1 " * 30_000,
         TITLES + "1024 256 float sum -1 " + "-" * 65_000,
         TITLES + " " * 65_000 + "1",
-        "# size count type" + " x" * 30_000 + "\n# nThread 1 nGpus 1 minBytes 1 maxBytes 1 step: 2(factor)",
+        "# size count type"
+        + " x" * 30_000
+        + "\n# nThread 1 nGpus 1 minBytes 1 maxBytes 1 step: 2(factor)",
         TITLES + "1024 256 float sum -1 nan inf -inf nan\n-8 2 float sum -1 1 1 1 0",
         TITLES + "1024 256 float sum -1 -5 1 1 0\n2048 512 float sum -1 0 0 0 0",
         TITLES + "9999999999999999999 2 float sum -1 1e308 1e308 1e308 1e308",
@@ -145,9 +161,15 @@ READ_IN_PART = {
             {"header": {"rank": 0, "n_ranks": 1 << 40}, **inspected(1, 5)},
             {"header": header(0), **inspected(-5, float("nan"))},
             {"header": header(0), **inspected(1, float("inf"))},
-            {"header": {"id": {}, "rank": 0, "n_ranks": 4}, **inspected(1 << 90, 0, -7, "x" * 99_999)},
+            {
+                "header": {"id": {}, "rank": 0, "n_ranks": 4},
+                **inspected(1 << 90, 0, -7, "x" * 99_999),
+            },
             {"header": header(0), "dump_stats": {"coll_dropped_total": "many"}, "metadata": 7},
-            {"header": header(0), "coll_perf": {"coll": None, "coll_exec_time_us": 3, "coll_algo": [1] * 999}},
+            {
+                "header": header(0),
+                "coll_perf": {"coll": None, "coll_exec_time_us": 3, "coll_algo": [1] * 999},
+            },
         )
     ],
     "NCCL RAS": [
@@ -168,7 +190,9 @@ READ_IN_PART = {
 }
 
 
-def read(path: Path, content: str | bytes | None, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, list[str]]:
+def read(
+    path: Path, content: str | bytes | None, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, list[str]]:
     """What the command returns and prints; its complaint has one line at most."""
     if content is not None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -186,14 +210,22 @@ TAKEN = [(kind, each) for kind, contents in READ_IN_PART.items() for each in con
 
 @pytest.mark.parametrize(("name", "content", "says"), NAMED, ids=range(len(NAMED)))
 def test_what_is_refused(
-    name: str, content: str | bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    content: str | bytes | None,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, printed, (complaint,) = read(tmp_path / name, content, capsys)
     assert (code, printed, says in complaint) == (2, "", True)
 
 
 @pytest.mark.parametrize(("kind", "content"), TAKEN, ids=range(len(TAKEN)))
-def test_what_is_read_in_part(kind: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_read_in_part(
+    kind: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, printed, complaints = read(tmp_path / "file", content, capsys)
-    assert (code, complaints) == (0, []) or (kind == "benchmark" and (code, len(complaints)) == (2, 1))
+    assert (code, complaints) == (0, []) or (
+        kind == "benchmark" and (code, len(complaints)) == (2, 1)
+    )
     assert code or printed.startswith(f"{kind}:")

@@ -22,18 +22,32 @@ def header(rank: int, size: int = RANKS) -> Record:
 
 
 def metadata(rank: int) -> Record:
-    return {"inspector_output_format_version": "v4.2", "hostname": f"node{rank // 2}", "pid": 100 + rank}
+    return {
+        "inspector_output_format_version": "v4.2",
+        "hostname": f"node{rank // 2}",
+        "pid": 100 + rank,
+    }
 
 
-def call(number: int, time: float, nbytes: int = 1 << 24, coll: str = "AllReduce", **more: Any) -> Record:
-    told = {"coll": coll, "coll_sn": number, "coll_msg_size_bytes": nbytes, "coll_exec_time_us": time}
+def call(
+    number: int, time: float, nbytes: int = 1 << 24, coll: str = "AllReduce", **more: Any
+) -> Record:
+    told = {
+        "coll": coll,
+        "coll_sn": number,
+        "coll_msg_size_bytes": nbytes,
+        "coll_exec_time_us": time,
+    }
     return {"coll_perf": {**told, "coll_timing_source": "kernel_gpu", **more}}
 
 
 def lines(rank: int, calls: Iterable[Record]) -> str:
     """As up to v4.2: each call has its header."""
     return "".join(
-        json.dumps({"header": header(rank), "metadata": metadata(rank), **each}, separators=(",", ":")) + "\n"
+        json.dumps(
+            {"header": header(rank), "metadata": metadata(rank), **each}, separators=(",", ":")
+        )
+        + "\n"
         for each in calls
     )
 
@@ -72,18 +86,26 @@ def test_a_healthy_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("late", range(RANKS))
 def test_the_rank_that_begins_last(late: int, tmp_path: Path) -> None:
     said = only(job(tmp_path, late), "straggler")
-    assert said.found.startswith(f"rank {late} of 0xabc on node{late // 2} begins last in 12 of 12 calls of all_reduce")
+    assert said.found.startswith(
+        f"rank {late} of 0xabc on node{late // 2} begins last in 12 of 12 calls of all_reduce"
+    )
     assert said.at[0].file.endswith(f"pid{late}.log")
 
 
 def test_calls_are_matched_by_number(tmp_path: Path) -> None:
-    """Each rank lacks other calls, and has the rest in another order; only the late rank's times are short."""
+    """Each rank lacks other calls, and has the rest in another order.
+
+    Only the late rank's times are short.
+    """
     chance, texts = random.Random(2), []
     for rank in range(RANKS):
         calls = [call(n, (50 if rank == 1 else 500) * (n + 1)) for n in range(40) if n % 10 != rank]
         chance.shuffle(calls)
         texts.append(lines(rank, calls))
-    assert "rank 1 of 0xabc on node0 begins last in 24 of 24 calls" in only(write(tmp_path, texts), "straggler").found
+    assert (
+        "rank 1 of 0xabc on node0 begins last in 24 of 24 calls"
+        in only(write(tmp_path, texts), "straggler").found
+    )
 
 
 def test_a_size_that_a_smaller_one_beats(tmp_path: Path) -> None:
@@ -91,7 +113,9 @@ def test_a_size_that_a_smaller_one_beats(tmp_path: Path) -> None:
     calls = [call(n, time * (5 if n == 22 else 1), nbytes) for n, nbytes, time in sizes]
     said = only(write(tmp_path, [lines(0, calls)]), "slow size").found
     assert said == "all_reduce of 4 MiB on 4 ranks has busbw 4.92 GB/s, and of 2 MiB 24.6 GB/s"
-    assert "slow size" not in kinds(write(tmp_path, [lines(0, [call(*size[:1], size[2], size[1]) for size in sizes])]))
+    assert "slow size" not in kinds(
+        write(tmp_path, [lines(0, [call(*size[:1], size[2], size[1]) for size in sizes])])
+    )
 
 
 def test_bytes_of_a_part_are_those_of_the_whole(tmp_path: Path) -> None:
@@ -101,7 +125,11 @@ def test_bytes_of_a_part_are_those_of_the_whole(tmp_path: Path) -> None:
         call(1, 1000, 1 << 20, "ReduceScatter"),
         call(1, 9, 8192, "Broadcast"),
     ]
-    said = [one.found for one in findings_of(write(tmp_path, [lines(0, calls)])) if one.kind == "collective"]
+    said = [
+        one.found
+        for one in findings_of(write(tmp_path, [lines(0, calls)]))
+        if one.kind == "collective"
+    ]
     assert [each.split(" on ")[0] for each in said] == [
         "all_gather of 4 MiB", "reduce_scatter of 4 MiB", "broadcast of 8 KiB",
     ]  # fmt: skip
@@ -115,12 +143,24 @@ def test_markers_give_the_header_of_what_follows(tmp_path: Path) -> None:
         stats = {"dump_stats": {"coll_records": 6, "coll_dropped_total": 10 * rank}}
         records.append({"header": header(rank, 2), "metadata": metadata(rank), **stats})
         records += [
-            call(n, 100 + 900 * rank, coll_algo="RING", coll_proto="LL128", coll_timing_source="cpu") for n in range(6)
+            call(
+                n, 100 + 900 * rank, coll_algo="RING", coll_proto="LL128", coll_timing_source="cpu"
+            )
+            for n in range(6)
         ]
         records.append({"proxy_trace": {"record_type": "proxy_op", "steps": []}})
     (path,) = write(tmp_path, ["".join(json.dumps(record) + "\n" for record in records)])
-    assert kinds([path]) == ["communicator", "dropped", "CPU times", "collective", "choice", "straggler"]
-    assert only([path], "dropped").found.startswith("10 calls were overwritten before they were written")
+    assert kinds([path]) == [
+        "communicator",
+        "dropped",
+        "CPU times",
+        "collective",
+        "choice",
+        "straggler",
+    ]
+    assert only([path], "dropped").found.startswith(
+        "10 calls were overwritten before they were written"
+    )
     assert only([path], "choice").found == "all_reduce RING LL128 (12)"
 
 
@@ -130,7 +170,10 @@ def test_indented_archives_and_cut_lines(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(whole.encode()))
     assert begins(start_of(path))
     wanted = kinds([path])
-    path.write_text("Some text {\n" + "\n".join(json.dumps(json.loads(line), indent=2) for line in whole.splitlines()))
+    path.write_text(
+        "Some text {\n"
+        + "\n".join(json.dumps(json.loads(line), indent=2) for line in whole.splitlines())
+    )
     assert kinds([path]) == wanted
     path.write_text(whole[:-40] + "\n" + whole)
     assert only([path], "cut").found == "1 place cannot be read"

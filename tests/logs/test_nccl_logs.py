@@ -35,11 +35,16 @@ def read(log: list[str]) -> JobLog:
     return read_lines(numbered(log, "job.log"))
 
 
-kinds, only = finders(lambda log: (one for one in findings(read(log)) if one.kind not in LAST_WORDS))
+kinds, only = finders(
+    lambda log: (one for one in findings(read(log)) if one.kind not in LAST_WORDS)
+)
 
 
 def test_lines_name_what_findings_rest_on() -> None:
-    log = [*lines(Job()), "node0:100:200 [0] f.cc:12 NCCL WARN NET/IB : Got completion with error 12"]
+    log = [
+        *lines(Job()),
+        "node0:100:200 [0] f.cc:12 NCCL WARN NET/IB : Got completion with error 12",
+    ]
     failed = only(log, "failed")
     assert failed.at == (Place("job.log", len(log)),)
     assert "node0: NET/IB : Got completion with error 12 (1 line on node0)" in failed.found
@@ -72,7 +77,11 @@ def replaced(was: str, becomes: str, often: int = -1) -> Callable[[list[str]], l
             "connection",
             "1 line of connections by shared memory inside a node",
         ),
-        (replaced("Using network IB", "Using network Socket", 1), "networks", "Socket on node0; IB on node0, node1"),
+        (
+            replaced("Using network IB", "Using network Socket", 1),
+            "networks",
+            "Socket on node0; IB on node0, node1",
+        ),
     ],
 )
 def test_a_fault_is_named(fault: Callable[[list[str]], list[str]], kind: str, says: str) -> None:
@@ -117,7 +126,9 @@ def test_quoted_lines_without_host_and_device_are_read() -> None:
     log = [line.partition("] ")[2] for line in lines(Job(nodes=1, inside="SHM/direct/direct"))]
     assert log[0].startswith("NCCL INFO NCCL version")
     assert "8 lines of connections by shared memory inside a node" in only(log, "connection").found
-    assert "connection" not in kinds([line.replace("SHM/direct/direct", "P2P/CUMEM") for line in log])
+    assert "connection" not in kinds(
+        [line.replace("SHM/direct/direct", "P2P/CUMEM") for line in log]
+    )
 
 
 def test_the_log_of_one_rank_shows_what_leaves_its_node() -> None:
@@ -129,7 +140,10 @@ def test_sockets_between_nodes_follow_from_the_network_alone() -> None:
     """A log in which no line shows a connection between nodes."""
     log = [line for line in lines(Job(way="NET/Socket/0")) if "via" not in line]
     found = only(log, "connection")
-    assert found.found == "the network between hosts is sockets (`Using network Socket`) on node0, node1"
+    assert (
+        found.found
+        == "the network between hosts is sockets (`Using network Socket`) on node0, node1"
+    )
     assert "connection" not in kinds([line for line in log if "node1" not in line])
     assert "connection" not in kinds([line.replace("network Socket", "network IB") for line in log])
 
@@ -146,7 +160,9 @@ def test_a_gpu_that_does_not_support_gpu_direct_is_a_note() -> None:
 
 
 def test_one_version_that_is_printed_in_two_ways_is_one() -> None:
-    torch = "torch.distributed.DistBackendError: NCCL error in: a.cpp:7, invalid usage, NCCL version {}"
+    torch = (
+        "torch.distributed.DistBackendError: NCCL error in: a.cpp:7, invalid usage, NCCL version {}"
+    )
     log = [*lines(Job()), torch.format("2.19.3")]
     assert "versions" not in kinds(log)
     assert only(log, "log").found.endswith("NCCL 2.19.3+cuda12.2")
@@ -156,7 +172,11 @@ def test_one_version_that_is_printed_in_two_ways_is_one() -> None:
 
 def test_an_error_of_nccl_that_torch_prints() -> None:
     error = "[rank{}]: torch.distributed.DistBackendError: NCCL error in: /a/P.cpp:36, {} (run with), NCCL version 2.27"
-    log = [line for rank in (1, 2) for line in (error.format(rank, "invalid usage"), f"[rank{rank}]: Last error:")]
+    log = [
+        line
+        for rank in (1, 2)
+        for line in (error.format(rank, "invalid usage"), f"[rank{rank}]: Last error:")
+    ]
     found = only(log, "failed")
     assert "invalid usage" in found.found
     assert found.found.endswith("(2 lines on rank 1, rank 2)")
@@ -165,9 +185,16 @@ def test_an_error_of_nccl_that_torch_prints() -> None:
     told = only([*log, last], "failed")
     assert (told.found, told.at[0].line) == (f"rank 2: {last[9:]} (1 line on rank 2)", 3)
     assert told.follows == "two ranks use one GPU, and NCCL does not allow that"
-    assert only([*log, last.replace("rank2", "rank3")], "failed").found == found.found  # the line of another rank
-    assert only([*log, last.replace("rank2", "rank1")], "failed").at[0].line == 1  # whose lines are not together
-    for result in ("unhandled system error", "unhandled cuda error", "internal error", "remote process exited"):
+    # The line of another rank.
+    assert only([*log, last.replace("rank2", "rank3")], "failed").found == found.found
+    # Whose lines are not together.
+    assert only([*log, last.replace("rank2", "rank1")], "failed").at[0].line == 1
+    for result in (
+        "unhandled system error",
+        "unhandled cuda error",
+        "internal error",
+        "remote process exited",
+    ):
         assert result in only([error.format(0, result)], "failed").found
         assert only([f"Failed, NCCL error a.cpp:62 '{result}'"], "failed").follows
     assert kinds(["we saw no NCCL error: a test of invalid usage passed"]) == ["log"]
@@ -176,7 +203,9 @@ def test_an_error_of_nccl_that_torch_prints() -> None:
 def test_a_rank_without_a_line_is_not_accused() -> None:
     log = [*lines(Job()), *(watchdog(rank) for rank in range(8) if rank != 5)]
     found = only(log, "timeout")
-    assert found.found == "ranks 0–4, 6–7 waited 600 s in ALLREDUCE 42 (1,024 elements in, 1,024 out)"
+    assert (
+        found.found == "ranks 0–4, 6–7 waited 600 s in ALLREDUCE 42 (1,024 elements in, 1,024 out)"
+    )
     assert found.follows.startswith("these lines do not prove")
     assert only([*log, watchdog(5)], "timeout").follows.startswith("these lines do not prove")
     found = [one for one in findings(read([*log, watchdog(5, 41)])) if one.kind == "timeout"]
@@ -194,7 +223,9 @@ def test_no_rank_is_absent_or_present_beyond_what_the_log_says() -> None:
         "   - [4, 5] joined but didn't finish collective #42 (count from 1)": "ranks 4–5",
     }
     for report, names in reports.items():
-        told, found = [one for one in findings(read([*alone, report, report])) if one.kind == "timeout"]
+        told, found = [
+            one for one in findings(read([*alone, report, report])) if one.kind == "timeout"
+        ]
         assert told.found.startswith(f"torch names {names}: {report.strip()}")
         assert found.follows.startswith("these lines do not prove")
 
@@ -203,14 +234,21 @@ def test_two_communicators_are_kept_apart() -> None:
     one = [*lines(Job())]
     other = [line.replace("0xabc", "0xdef") for line in lines(Job(nodes=1))]
     log = read([*one, *other])
-    assert {name: len(processes) for name, processes in log.communicators.items()} == {"0xabc": 8, "0xdef": 4}
+    assert {name: len(processes) for name, processes in log.communicators.items()} == {
+        "0xabc": 8,
+        "0xdef": 4,
+    }
 
 
 def test_interleaved_and_foreign_lines_do_not_matter() -> None:
     chance = random.Random(7)
     log = [*lines(Job())]
     plain = kinds(log)
-    mixed = [each for line in log for each in ("epoch 1, loss 0.3", f"[1,2]<stdout>:\x1b[32m{line}\x1b[0m")]
+    mixed = [
+        each
+        for line in log
+        for each in ("epoch 1, loss 0.3", f"[1,2]<stdout>:\x1b[32m{line}\x1b[0m")
+    ]
     cleaned = [line.replace("\x1b[32m", "").replace("\x1b[0m", "") for line in mixed]
     assert kinds(cleaned) == plain
     start = [line for line in log if "Init COMPLETE" not in line]
@@ -230,6 +268,8 @@ def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
 def test_a_path_with_a_hyphen_hides_no_warning() -> None:
     """Builds of some distributions print the whole path of a source before the level."""
     path = "/build/rccl-2.22/ubuntu-22.04/src/init.cc:179"
-    (message,) = read([f"n1:7:7 [0] {path} NCCL WARN Duplicate GPU detected : rank 1 and rank 0"]).messages
+    (message,) = read(
+        [f"n1:7:7 [0] {path} NCCL WARN Duplicate GPU detected : rank 1 and rank 0"]
+    ).messages
     assert message.form is not None
     assert message.text.startswith("Duplicate GPU detected")

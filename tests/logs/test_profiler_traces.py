@@ -26,7 +26,12 @@ def test_a_trace_is_measured(is_gzip: bool, tmp_path: Path) -> None:
     (path,) = write(tmp_path, [text(training([80.0] * 8, steps=2), rank=3)], is_gzip)
     assert begins(start_of(path))
     trace = read(path)
-    assert (trace.rank, trace.world, trace.backend, [*trace.steps]) == (3, 4, "nccl", [4000.0, 4000.0])
+    assert (trace.rank, trace.world, trace.backend, [*trace.steps]) == (
+        3,
+        4,
+        "nccl",
+        [4000.0, 4000.0],
+    )
     assert (trace.span, trace.communication, trace.exposed) == (8000.0, 640.0, 320.0)
     assert only([path], "trace").found == "rank 3 of 4, nccl, 2 steps of 4 ms"
     said = only([path], "overlap").found
@@ -37,8 +42,13 @@ def test_a_trace_is_measured(is_gzip: bool, tmp_path: Path) -> None:
 
 
 def test_bandwidths_of_calls_that_are_alike(tmp_path: Path) -> None:
-    calls = [all_reduce(1e4 * i, duration, 1 << 20) for i, duration in enumerate([1000.0, 2000.0, 9000.0])]
-    first = next(one for one in findings_of(write(tmp_path, [text(calls)])) if one.kind == "collective")
+    calls = [
+        all_reduce(1e4 * i, duration, 1 << 20)
+        for i, duration in enumerate([1000.0, 2000.0, 9000.0])
+    ]
+    first = next(
+        one for one in findings_of(write(tmp_path, [text(calls)])) if one.kind == "collective"
+    )
     assert first.found == (
         "all_reduce of 4 MiB on 4 ranks: 3 calls, 12 ms in all, median 2 ms: algbw 2.1 GB/s, busbw 3.15 GB/s; "
         "each rank sends at least 6 MiB, if no switch adds, and busbw is that over time"
@@ -54,23 +64,32 @@ def test_a_rank_that_begins_last_is_named(tmp_path: Path) -> None:
 
     paths = write(tmp_path, [rank(number) for number in (1, 3, 2, 0)], is_gzip=True)
     late = only(paths, "straggler")
-    assert late.found.startswith("rank 2 begins last in 9 of 9 calls of all_reduce: a call takes 42 µs there and 51")
+    assert late.found.startswith(
+        "rank 2 begins last in 9 of 9 calls of all_reduce: a call takes 42 µs there and 51"
+    )
     assert late.at[0].file == str(paths[2])
     assert "waiting" not in kinds(paths)
 
 
 def test_ranks_that_wait_by_turns(tmp_path: Path) -> None:
     def rank(number: int) -> str:
-        return text(training([50.0 if call % 4 == number else 400.0 for call in range(24)]), rank=number)
+        return text(
+            training([50.0 if call % 4 == number else 400.0 for call in range(24)]), rank=number
+        )
 
     paths = write(tmp_path, [rank(number) for number in range(4)])
-    assert only(paths, "waiting").found.startswith("84% of the time in all_reduce is beyond the shortest rank's")
+    assert only(paths, "waiting").found.startswith(
+        "84% of the time in all_reduce is beyond the shortest rank's"
+    )
     assert "straggler" not in kinds(paths)
 
 
 def test_healthy_ranks_have_no_fault(tmp_path: Path) -> None:
     chance = random.Random(5)
-    paths = write(tmp_path, [text(training(chance.uniform(90, 95) for _ in range(12)), number) for number in range(4)])
+    paths = write(
+        tmp_path,
+        [text(training(chance.uniform(90, 95) for _ in range(12)), number) for number in range(4)],
+    )
     assert kinds(paths) == ["trace", *["collective"] * 9, "overlap", "kernels"]
 
 
@@ -83,9 +102,13 @@ def test_calls_that_do_not_match_are_not_compared(tmp_path: Path) -> None:
 
 def test_many_small_messages(tmp_path: Path) -> None:
     calls = [all_reduce(10.0 * i, 5, 256) for i in range(606)]
-    said = only(write(tmp_path, [text([*calls, step(1, 0, 3030), step(2, 3030, 3030)])]), "small messages").found
+    said = only(
+        write(tmp_path, [text([*calls, step(1, 0, 3030), step(2, 3030, 3030)])]), "small messages"
+    ).found
     assert said == "303 calls of all_reduce a step, median 1 KiB"
-    assert "small messages" not in kinds(write(tmp_path, [text([*calls, *(step(i, i, 1) for i in range(7))])]))
+    assert "small messages" not in kinds(
+        write(tmp_path, [text([*calls, *(step(i, i, 1) for i in range(7))])])
+    )
     large = [all_reduce(10.0 * i, 5, 1 << 20) for i in range(606)]
     assert "small messages" not in kinds(write(tmp_path, [text(large)]))
 
@@ -94,9 +117,18 @@ def test_many_small_messages(tmp_path: Path) -> None:
     ("name", "says"),
     [
         (RING, "all_reduce RING_LL"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce TREE_LL"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "all_reduce RING_LL"),
-        ("ncclKernel_AllReduce_NVLS_TREE_SIMPLE_Sum_half(ncclDevComm*)", "all_reduce NVLS_TREE_SIMPLE"),
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "all_reduce TREE_LL",
+        ),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+            "all_reduce RING_LL",
+        ),
+        (
+            "ncclKernel_AllReduce_NVLS_TREE_SIMPLE_Sum_half(ncclDevComm*)",
+            "all_reduce NVLS_TREE_SIMPLE",
+        ),
         ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", ""),
         ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", ""),
     ],
@@ -108,17 +140,40 @@ def test_names_of_kernels(name: str, says: str, tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_arguments_is_known_by_its_name(tmp_path: Path) -> None:
-    names = ["ncclKernel_ReduceScatter_RING_LL_Sum_half(x)", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)"]
-    names += ["ncclDevKernel_SendRecv(x)", "void vllm::cross_device_reduce_2stage<half, 4>(x)", "gemm"]
-    trace = read(*write(tmp_path, [text([event("kernel", name, 0, 1, stream=20) for name in names])]))
-    assert [name for name, _ in trace.calls] == ["reduce_scatter", "generic kernel", "send and receive", "all_reduce"]
+    names = [
+        "ncclKernel_ReduceScatter_RING_LL_Sum_half(x)",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)",
+    ]
+    names += [
+        "ncclDevKernel_SendRecv(x)",
+        "void vllm::cross_device_reduce_2stage<half, 4>(x)",
+        "gemm",
+    ]
+    trace = read(
+        *write(tmp_path, [text([event("kernel", name, 0, 1, stream=20) for name in names])])
+    )
+    assert [name for name, _ in trace.calls] == [
+        "reduce_scatter",
+        "generic kernel",
+        "send and receive",
+        "all_reduce",
+    ]
 
 
 def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
-    """Shapes and types of inputs, as Gloo's events have them; an all-gather's input is a part of the whole."""
+    """Shapes and types of inputs, as Gloo's events have them.
+
+    An all-gather's input is a part of the whole.
+    """
 
     def call(name: str, start: float, duration: float, elements: int, kind: str) -> Event:
-        return event("user_annotation", name, start, duration, **{"Input Dims": [[elements]], "Input type": [kind]})
+        return event(
+            "user_annotation",
+            name,
+            start,
+            duration,
+            **{"Input Dims": [[elements]], "Input type": [kind]},
+        )
 
     events = [
         call("gloo:all_reduce", 100, 50, 1000, "long int"),
@@ -175,7 +230,9 @@ def test_a_trace_that_is_cut_short(is_gzip: bool, tmp_path: Path) -> None:
 def test_an_archive_that_expands_is_read_in_pieces(tmp_path: Path) -> None:
     """A few kilobytes that become 64 MiB of blanks, and a second member behind them."""
     path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (1 << 26)) + gzip.compress(b'{"ph": "X"}]}'))
+    path.write_bytes(
+        gzip.compress(b'{"traceEvents": [' + b" " * (1 << 26)) + gzip.compress(b'{"ph": "X"}]}')
+    )
     tracemalloc.start()
     assert read(path).broken == 0
     assert len(start_of(path)) <= START
@@ -206,8 +263,13 @@ def test_intervals_agree_with_a_count_of_each_microsecond() -> None:
     for _ in range(100):
         sets = []
         for _ in range(2):
-            starts, lengths = chance.integers(0, 80, 9).astype(float), chance.integers(0, 15, 9).astype(float)
-            ticks = {t for s, d in zip(starts, lengths, strict=True) for t in range(int(s), int(s + d))}
+            starts, lengths = (
+                chance.integers(0, 80, 9).astype(float),
+                chance.integers(0, 15, 9).astype(float),
+            )
+            ticks = {
+                t for s, d in zip(starts, lengths, strict=True) for t in range(int(s), int(s + d))
+            }
             sets.append((union(starts, lengths), ticks))
         (a, in_a), (b, in_b) = sets
         assert (a.length, b.length, shared(a, b)) == (len(in_a), len(in_b), len(in_a & in_b))

@@ -9,7 +9,11 @@ from collectives_logs.finding import Finding
 from collectives_logs.ras import begins, findings, read
 from collectives_logs.sources import numbered
 
-VERSION = ["NCCL version 2.26.2 compiled with CUDA 12.6", "CUDA runtime version 12060, driver version 12060", ""]
+VERSION = [
+    "NCCL version 2.26.2 compiled with CUDA 12.6",
+    "CUDA runtime version 12060, driver version 12060",
+    "",
+]
 SUMMARY = """Job summary
 ===========
 
@@ -24,10 +28,24 @@ Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
     #  in group  per comm  per node  per comm  in group""".splitlines()
 
 
-def report(errors: str = "OK", status: str = "RUNNING", blocks: str = "", size: int = 8) -> list[str]:
+def report(
+    errors: str = "OK", status: str = "RUNNING", blocks: str = "", size: int = 8
+) -> list[str]:
     """A job of two nodes with four processes each, and one communicator of all."""
     row = f"    0         1         2         4  {size:8d}  {size:8d}  {status:>8s}  {errors}"
-    return [*VERSION, *SUMMARY, row, "", "Errors", "======", "", "Warnings", "========", "", *blocks.splitlines()]
+    return [
+        *VERSION,
+        *SUMMARY,
+        row,
+        "",
+        "Errors",
+        "======",
+        "",
+        "Warnings",
+        "========",
+        "",
+        *blocks.splitlines(),
+    ]
 
 
 def rank(number: int) -> str:
@@ -39,7 +57,14 @@ def where(number: int) -> str:
 
 
 def mismatch(what: str, lines: list[str]) -> str:
-    return "\n".join(["#0-0 (fa93daea854b060b) MISMATCH", f"  Communicator ranks have different {what}", *lines, ""])
+    return "\n".join(
+        [
+            "#0-0 (fa93daea854b060b) MISMATCH",
+            f"  Communicator ranks have different {what}",
+            *lines,
+            "",
+        ]
+    )
 
 
 def said(lines: list[str]) -> dict[str, Finding]:
@@ -55,29 +80,49 @@ def test_a_healthy_report() -> None:
 
 
 def test_ranks_that_are_behind_are_named() -> None:
-    launched = ["  6 ranks have launched up to operation 64", "  2 ranks have launched up to operation 60"]
+    launched = [
+        "  6 ranks have launched up to operation 64",
+        "  2 ranks have launched up to operation 60",
+    ]
     block = mismatch("AllReduce operation counts", [*launched, "  " + rank(2), "  " + rank(5)])
     found = said(report("MISMATCH", blocks=block))["behind"]
-    assert found.found.endswith("launched AllReduce operations: ranks 2, 5 up to 60; 6 ranks up to 64")
-    assert found.follows.startswith("behind: ranks 2, 5 (process 1014 on 10.0.0.0 (GPU 2), process 1035 on 10.0.0.1")
+    assert found.found.endswith(
+        "launched AllReduce operations: ranks 2, 5 up to 60; 6 ranks up to 64"
+    )
+    assert found.follows.startswith(
+        "behind: ranks 2, 5 (process 1014 on 10.0.0.0 (GPU 2), process 1035 on 10.0.0.1"
+    )
     assert [place.line for place in found.at] == [24, 27]
 
 
 def test_the_report_names_those_ahead() -> None:
     """As in NVIDIA/nccl#1911: the others are behind."""
-    launched = ["  6 ranks have launched up to operation 640", "  2 ranks have launched up to operation 641"]
+    launched = [
+        "  6 ranks have launched up to operation 640",
+        "  2 ranks have launched up to operation 641",
+    ]
     block = mismatch("AllGather operation counts", [*launched, "  " + rank(1), "  " + rank(2)])
-    assert said(report("MISMATCH", blocks=block))["behind"].follows.startswith("behind: ranks 0, 3–7;")
+    assert said(report("MISMATCH", blocks=block))["behind"].follows.startswith(
+        "behind: ranks 0, 3–7;"
+    )
     block = mismatch("AllGather operation counts", launched)
     assert "behind: 6 ranks, not named" in said(report("MISMATCH", blocks=block))["behind"].follows
 
 
 def test_one_rank_on_a_line_of_its_own() -> None:
-    lines = ["  7 ranks have launched up to operation 64", f"  Rank 6 has not launched any operations -- {where(6)}"]
-    found = said(report("MISMATCH", blocks=mismatch("collective operation counts", lines)))["behind"]
+    lines = [
+        "  7 ranks have launched up to operation 64",
+        f"  Rank 6 has not launched any operations -- {where(6)}",
+    ]
+    found = said(report("MISMATCH", blocks=mismatch("collective operation counts", lines)))[
+        "behind"
+    ]
     assert "launched collective operations: rank 6 up to 0; 7 ranks up to 64" in found.found
     assert "process 1042 on 10.0.0.1 (GPU 2)" in found.follows
-    unknown = [lines[0], "  Rank 6 has launched up to operation 9 -- [process information not found]"]
+    unknown = [
+        lines[0],
+        "  Rank 6 has launched up to operation 9 -- [process information not found]",
+    ]
     found = said(report("MISMATCH", blocks=mismatch("Reduce operation counts", unknown)))["behind"]
     assert "rank 6 up to 9" in found.found
     assert found.follows.startswith("behind: rank 6;")
@@ -97,10 +142,17 @@ def test_a_later_report_tells_what_has_moved() -> None:
 
 
 def test_status_that_differs() -> None:
-    lines = ["  5 ranks have status NOCOMM", "  2 ranks have status RUNNING", "  " + rank(0), "  " + rank(4)]
+    lines = [
+        "  5 ranks have status NOCOMM",
+        "  2 ranks have status RUNNING",
+        "  " + rank(0),
+        "  " + rank(4),
+    ]
     lines += [f"  Rank 7 has status FINALIZE -- {where(7)}"]
     found = said(report("MISMATCH", "FINALIZE", mismatch("status", lines)))
-    assert found["status differs"].found.endswith(": 5 ranks NOCOMM; ranks 0, 4 RUNNING; rank 7 FINALIZE")
+    assert found["status differs"].found.endswith(
+        ": 5 ranks NOCOMM; ranks 0, 4 RUNNING; rank 7 FINALIZE"
+    )
     assert found["communicator"].follows == "ranks have begun to give it up"
 
 
@@ -130,7 +182,10 @@ TIMEOUT
         "RAS has no answer from 2 processes: process 1035 on 10.0.0.1 (GPU 1), process 1042 on 10.0.0.1 (GPU 2,3)"
     )
     newer = f"#0-0 (cf26) INCOMPLETE\n  Missing communicator data from 1 rank\n  {rank(6)}"
-    assert "rank 6 (process 1042 on 10.0.0.1 (GPU 2))" in said(report("INCOMPLETE", blocks=newer))["incomplete"].found
+    assert (
+        "rank 6 (process 1042 on 10.0.0.1 (GPU 2))"
+        in said(report("INCOMPLETE", blocks=newer))["incomplete"].found
+    )
 
 
 def test_errors_of_ranks() -> None:
@@ -142,7 +197,10 @@ def test_errors_of_ranks() -> None:
   Rank 4 reported System error -- {where(4)}
 """
     found = said(report("ERROR", blocks=block))["error"]
-    assert found.found == "#0-0 (5eed): ranks 1, 3 reported Remote process error; rank 4 reported System error"
+    assert (
+        found.found
+        == "#0-0 (5eed): ranks 1, 3 reported Remote process error; rank 4 reported System error"
+    )
 
 
 @pytest.mark.parametrize("status", ["INIT", "ABORT", "NOCOMM"])
@@ -151,11 +209,17 @@ def test_communicators_that_do_not_run(status: str) -> None:
     assert "fault of RAS itself" in said(report(status=status, size=0))["communicator"].follows
 
 
-def test_nodes_that_differ_and_indentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_that_differ_and_indentation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Then the summary has other columns; manuals indent reports."""
     lines = report()
     at = lines.index("(total)   per node  per process    (total)  (total)")
-    lines[at - 1 : at + 2] = ["  Nodes  Processes", "      1          8", "  Nodes  Processes  GPUs"]
+    lines[at - 1 : at + 2] = [
+        "  Nodes  Processes",
+        "      1          8",
+        "  Nodes  Processes  GPUs",
+    ]
     lines[at + 2 : at + 2] = ["(total)    (total)      (total)", "      2         10           11"]
     path = tmp_path / "ras.rst"
     path.write_text("Text\n\n" + "\n".join(f"  {line}" for line in lines))

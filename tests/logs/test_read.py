@@ -37,14 +37,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.integration  # seconds
-def test_one_page_says_the_same_with_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_page_says_the_same_with_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, page = tmp_path / "job.log", tmp_path / "job.html"
     log = [*lines(Job(nodes=4)), "node0:100:200 [0] f.cc:12 NCCL WARN <script>alert(1)</script>"]
     path.write_text("\n".join(log))
     slow = ROOT / "experiments/results/reference/slow-motion/faults/case-3.zip"
     assert main(["read", str(path), str(slow), "--html", str(page)]) == 0
     said, html = capsys.readouterr().out, page.read_text()
-    assert html.count("<article>") == sum(line.startswith("  ") and line[2] != " " for line in said.splitlines())
+    assert html.count("<article>") == sum(
+        line.startswith("  ") and line[2] != " " for line in said.splitlines()
+    )
     assert html.count("<picture>") == 1
     assert "<script>" not in html
     assert main(["read", str(path), "--html", str(tmp_path / "no" / "job.html")]) == 2
@@ -52,14 +56,18 @@ def test_one_page_says_the_same_with_pictures(tmp_path: Path, capsys: pytest.Cap
     assert sorted(each.name for each in tmp_path.iterdir()) == ["job.html", "job.log"]
 
 
-def test_a_hang_at_the_end_of_a_long_log_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hang_at_the_end_of_a_long_log_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "train.log"
     path.write_text("step 1, loss 0.3\n" * 100_000 + watchdog(3) + "\n")
     assert main(["read", str(path)]) == 0
     assert "rank 3 waited 600 s" in capsys.readouterr().out
 
 
-def test_broken_and_cut_archives_give_what_they_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_and_cut_archives_give_what_they_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     chance = random.Random(3)
     text = "\n".join([*lines(Job()), *(f"{chance.random()}" for _ in range(200_000))])
     data = bytearray(gzip.compress(text.encode()))
@@ -73,11 +81,15 @@ def test_broken_and_cut_archives_give_what_they_have(tmp_path: Path, capsys: pyt
     assert "58 of them NCCL's" in capsys.readouterr().out
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
         assert main(["read", str(path)]) == 2
-        assert capsys.readouterr().err.endswith(f"{path}: got a pipe or device, expected a file or folder\n")
+        assert capsys.readouterr().err.endswith(
+            f"{path}: got a pipe or device, expected a file or folder\n"
+        )
 
 
 def five_ranks(folder: Path) -> list[Path]:
@@ -107,8 +119,13 @@ def test_one_bad_file_of_several_is_named_and_the_others_are_read(
     assert "  unreadable: 13 more files" in capsys.readouterr().out.splitlines()
 
 
-def test_a_folder_and_an_archive_stand_for_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also an archive in a folder; names that lead out of it, a wrong checksum and a password harm nothing."""
+def test_a_folder_and_an_archive_stand_for_their_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also an archive in a folder.
+
+    Names that lead out of it, a wrong checksum and a password harm nothing.
+    """
     paths = five_ranks(tmp_path / "job")
     inner = tmp_path / "job" / "inner"
     inner.mkdir()
@@ -126,7 +143,9 @@ def test_a_folder_and_an_archive_stand_for_their_files(tmp_path: Path, capsys: p
     before = sorted(tmp_path.rglob("*"))
     assert main(["read", str(tmp_path / "job")]) == 0
     said = capsys.readouterr().out
-    assert said.count("two.zip/locked: ") == said.count("two.zip/other: got another compression") == 1
+    assert (
+        said.count("two.zip/locked: ") == said.count("two.zip/other: got another compression") == 1
+    )
     assert "dumps: 5 ranks" in said
     assert "never arrived: rank 3 made call" in said
     assert "58 of them NCCL's" in said
@@ -134,7 +153,9 @@ def test_a_folder_and_an_archive_stand_for_their_files(tmp_path: Path, capsys: p
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_archive_of_too_many_files_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
         for number in range(MAX_FILES + 1):
             archive.writestr(str(number), "")
@@ -142,7 +163,9 @@ def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, capsys: pytest.
     assert "many.zip: got more than 16,384 files" in capsys.readouterr().err
 
 
-def test_entries_of_an_archive_that_share_bytes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_of_an_archive_that_share_bytes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A small archive could name its one member thousands of times."""
     path = tmp_path / "shared.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -197,7 +220,11 @@ def _written(path: Path, content: bytes) -> Path:
 def test_a_file_that_nothing_explains_is_shown_as_its_reader_would_look_at_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raised = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "KeyError: 'lr'"]
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3, in <module>',
+        "KeyError: 'lr'",
+    ]
     path = tmp_path / "any.txt"
     path.write_text("\n".join(["step 1", *raised, *(f"end {number}" for number in range(9))]))
     assert main(["read", str(path)]) == 0
@@ -211,7 +238,8 @@ def test_the_file_of_a_culprit_is_read_beside_those_that_wait(tmp_path: Path) ->
     for rank in range(15):
         _written(tmp_path / f"rank_{rank}.log", f"step 1\n{watchdog(rank)}\n".encode())
     _written(
-        tmp_path / "rank_15.log", b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+        tmp_path / "rank_15.log",
+        b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n",
     )
     first = next(one for _, one in read([tmp_path]) if one.follows)
     assert first.at[0].file.endswith("rank_15.log")
@@ -239,15 +267,20 @@ def test_the_package_without_extras_reads_every_kind(tmp_path: Path) -> None:
         for number, content in enumerate(made()):
             path = tmp_path / f"{name}-{number}"
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    large = benchmark_logs.Run(sizes=(1 << 10, 1 << 28), ranks=8, hosts=("n1",), device="NVIDIA H100 80GB HBM3")
+    large = benchmark_logs.Run(
+        sizes=(1 << 10, 1 << 28), ranks=8, hosts=("n1",), device="NVIDIA H100 80GB HBM3"
+    )
     (tmp_path / "with-preset").write_text(benchmark_logs.text(large))
     command = [sys.executable, "-c", BARE, str(tmp_path)]
     done = finished(command)
     assert (done.returncode, done.stderr) == (0, "")
-    assert {f"{name}:" for name in mutated.FORMATS} == {*done.stdout.splitlines()} & {f"{each.name}:" for each in KINDS}
+    assert {f"{name}:" for name in mutated.FORMATS} == {*done.stdout.splitlines()} & {
+        f"{each.name}:" for each in KINDS
+    }
 
 
-# Recorded dumps of jobs with a planted fault, and the kind of the first finding from which something follows.
+# Recorded dumps of jobs with a planted fault, and the kind of the first finding from which
+# something follows.
 RECORDED = {
     1: "no dump", 2: "no dump", 3: "straggler", 4: "slow link", 5: "other operation", 6: "other sizes",
     7: "other algorithm", 8: "crossed order", 9: "versions", 10: "crossed order",

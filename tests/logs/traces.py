@@ -12,13 +12,35 @@ RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 
 
 def event(cat: str, name: str, start: float, duration: float, **args: Any) -> Event:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": start, "dur": duration, "args": args}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": start,
+        "dur": duration,
+        "args": args,
+    }
 
 
-def all_reduce(start: float, duration: float, elements: int = 1 << 20, size: int = 4, name: str = RING) -> Event:
-    told = {"In msg nelems": elements, "Out msg nelems": elements, "Group size": size, "dtype": "Float"}
-    group = {"Process Group Name": "0", "Process Group Ranks": str([*range(min(size, 99))]), "stream": 20}
-    return event("kernel", name, start, duration, **{"Collective name": "allreduce"}, **told, **group)
+def all_reduce(
+    start: float, duration: float, elements: int = 1 << 20, size: int = 4, name: str = RING
+) -> Event:
+    told = {
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "Group size": size,
+        "dtype": "Float",
+    }
+    group = {
+        "Process Group Name": "0",
+        "Process Group Ranks": str([*range(min(size, 99))]),
+        "stream": 20,
+    }
+    return event(
+        "kernel", name, start, duration, **{"Collective name": "allreduce"}, **told, **group
+    )
 
 
 def gemm(start: float, duration: float) -> Event:
@@ -29,11 +51,14 @@ def step(number: int, start: float, duration: float) -> Event:
     return event("user_annotation", f"ProfilerStep#{number}", start, duration)
 
 
-def text(events: Iterable[Event], rank: int = 0, world: int = 4, backend: str = "nccl", **more: Any) -> str:
+def text(
+    events: Iterable[Event], rank: int = 0, world: int = 4, backend: str = "nccl", **more: Any
+) -> str:
     """As the profiler writes it: the job first, then the events, indented."""
     job = {"backend": backend, "rank": rank, "world_size": world, "pg_count": 1, **more}
     return json.dumps(
-        {"schemaVersion": 1, "distributedInfo": job, "traceEvents": [*events], "traceName": "x"}, indent=2
+        {"schemaVersion": 1, "distributedInfo": job, "traceEvents": [*events], "traceName": "x"},
+        indent=2,
     )
 
 

@@ -26,7 +26,11 @@ GOOD: dict[str, Any] = {
     "repetitions": 2,
     "output": "out/rows",
 }
-CLUSTER = {"where": "cluster:5ms,25MB/s", "ranks": 8, "slow": ["nobody", "compute", "link", "turns"]}
+CLUSTER = {
+    "where": "cluster:5ms,25MB/s",
+    "ranks": 8,
+    "slow": ["nobody", "compute", "link", "turns"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +52,18 @@ def test_each_mode_trains_with_every_gradient_once_and_within_its_bound(rows: An
         assert list(row.at) == sorted(row.at)
         assert row.losses[-1] < row.losses[0]
     late = rows[(rows["mode"] == "asynchronous") & (rows.slow == "compute")]
-    assert all(row.by_worker[1] < min(row.by_worker[0], row.by_worker[2]) for row in late.itertuples())
+    assert all(
+        row.by_worker[1] < min(row.by_worker[0], row.by_worker[2]) for row in late.itertuples()
+    )
 
 
 @pytest.mark.integration
 def test_synchronous_runs_agree_to_the_bit_and_with_an_all_reduce_to_rounding(rows: Any) -> None:
     for mode in ("synchronous", "all_reduce"):
         assert rows[rows["mode"] == mode].digest.nunique() == 1
-    ours, theirs = (rows[rows["mode"] == mode].losses.iloc[0] for mode in ("synchronous", "all_reduce"))
+    ours, theirs = (
+        rows[rows["mode"] == mode].losses.iloc[0] for mode in ("synchronous", "all_reduce")
+    )
     assert list(ours) == pytest.approx(list(theirs), abs=1e-4)
 
 
@@ -65,15 +73,24 @@ def test_tables_have_the_rows_numbers() -> None:
     run |= {"staleness": [7, 5, 2], "delay": [2, 10, 2], "losses": [2.0, 1.5, 1.0]}
     rows = pd.DataFrame([run | {"at": [0.0, 1.0, seconds]} for seconds in (2.0, 2.01)])
     assert figures.lag(rows).loc["asynchronous"].tolist() == [2, 1, 2]
-    assert figures.outcome(rows).loc["asynchronous"].tolist() == ["1.00", "75%", "14", "2 s to 2.01 s"]
+    assert figures.outcome(rows).loc["asynchronous"].tolist() == [
+        "1.00",
+        "75%",
+        "14",
+        "2 s to 2.01 s",
+    ]
 
 
 def test_the_model_knows_who_waits_for_whom() -> None:
     asked = Asynchronous(
-        **GOOD | CLUSTER | {"compute": "40ms", "factor": 4, "link_factor": 16, "bound": 4, "steps": 60}
+        **GOOD
+        | CLUSTER
+        | {"compute": "40ms", "factor": 4, "link_factor": 16, "bound": 4, "steps": 60}
     )
     found = model.predictions(asked)
-    assert set(found) == {(slow, mode) for slow in ("nobody", "compute", "link") for mode in GOOD["modes"]}
+    assert set(found) == {
+        (slow, mode) for slow in ("nobody", "compute", "link") for mode in GOOD["modes"]
+    }
     message = model.message_bytes() / 25e6
     alone, slow = 0.04 + 2 * (0.005 + message), 0.16 + 2 * (0.005 + message)
     assert found["nobody", "asynchronous"] == pytest.approx(7 / alone)

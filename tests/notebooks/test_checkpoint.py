@@ -14,7 +14,16 @@ import psutil
 import pytest
 import torch
 
-from collectives_book.data_parallel.training import State, Training, alone, broadcast, load, step, train, write
+from collectives_book.data_parallel.training import (
+    State,
+    Training,
+    alone,
+    broadcast,
+    load,
+    step,
+    train,
+    write,
+)
 from command import started
 from places import PATIENCE
 from sweep import each
@@ -79,16 +88,21 @@ def test_a_damaged_checkpoint_is_named_and_runs_no_code(
     content: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("run.pt").write_bytes(content) if isinstance(content, bytes) else torch.save(content, "run.pt")
+    Path("run.pt").write_bytes(content) if isinstance(content, bytes) else torch.save(
+        content, "run.pt"
+    )
     with pytest.raises(ValueError, match=r"invalid checkpoint run\.pt: "):
         train(TRAINING, alone(), file="run.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [({"batch": 128}, "got batch=256, expected batch=128"), ({"seed": 1}, "seed=0")]
+    ("change", "message"),
+    [({"batch": 128}, "got batch=256, expected batch=128"), ({"seed": 1}, "seed=0")],
 )
-def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, change: dict[str, int], message: str) -> None:
+def test_a_checkpoint_of_another_training_is_refused(
+    tmp_path: Path, change: dict[str, int], message: str
+) -> None:
     file = str(tmp_path / "run.pt")
     train(replace(TRAINING, steps=1), alone(), file=file)
     with pytest.raises(ValueError, match=message):
@@ -104,8 +118,17 @@ def test_bytes_travel_in_whole_words(size: int) -> None:
     assert sent == ([1, -(-size // 8)] if size else [1])
 
 
-PROGRAM = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-# Without it all starts share a store, in which a rank may find the address of one that is gone (pytorch #135712).
+PROGRAM = [
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+    "--max-restarts",
+    "1",
+]
+# Without it all starts share a store, in which a rank may find the address of one that is gone
+# (pytorch #135712).
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TRAIN = ["-m", "collectives_book.train_digits", "--steps", "600", "--rate", "0.01", "--every", "20"]
 
@@ -137,7 +160,9 @@ def test_torchrun_starts_all_ranks_again_and_they_resume(tmp_path: Path) -> None
         said = finished(disturbed)
     first, again = [int(step) for step in re.findall(r"step (\d+): ", said) if int(step) % 10 == 1]
     assert (first, again % 20) == (1, 1), said
-    one, other = (load(tmp_path / f"{name}.pt", alone()) or {} for name in ("undisturbed", "disturbed"))
+    one, other = (
+        load(tmp_path / f"{name}.pt", alone()) or {} for name in ("undisturbed", "disturbed")
+    )
     assert len(one["losses"]) == 600
     assert one["losses"] == other["losses"]
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])

@@ -1,4 +1,7 @@
-"""Computed rows: what of the code they follow from, so that no other edit makes them old; and who reads them."""
+"""Computed rows: what of the code they follow from, so that no other edit makes them old.
+
+And who reads them.
+"""
 
 import shutil
 from pathlib import Path
@@ -21,7 +24,10 @@ def edit(sources: Path, name: str, old: str, new: str) -> None:
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the code that simulated rows follow from."""
-    names = [MAKER, *(path.relative_to(computed.SOURCES) for path in computed.files(computed.SIMULATED))]
+    names = [
+        MAKER,
+        *(path.relative_to(computed.SOURCES) for path in computed.files(computed.SIMULATED)),
+    ]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(computed.SOURCES / name, tmp_path / name)
@@ -32,13 +38,24 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("collectives/simulator/scaling.py", '"""Find the best of', '"""Look for the best of'),  # a docstring
-        ("collectives/simulator/scaling.py", "\n    segments, best = case", "\n    # why\n    segments, best = case"),
-        (MAKER, "for n, p in product((64 * MIB, GIB), (8, 16)):", "for n, p in product((64 * MIB, GIB), (8,)):"),
+        # A docstring.
+        ("collectives/simulator/scaling.py", '"""Find the best of', '"""Look for the best of'),
+        (
+            "collectives/simulator/scaling.py",
+            "\n    segments, best = case",
+            "\n    # why\n    segments, best = case",
+        ),
+        (
+            MAKER,
+            "for n, p in product((64 * MIB, GIB), (8, 16)):",
+            "for n, p in product((64 * MIB, GIB), (8,)):",
+        ),
     ],
     ids=["docstring", "comment", "another name's function"],
 )
-def test_an_edit_that_changes_no_row_leaves_the_hash(sources: Path, name: str, old: str, new: str) -> None:
+def test_an_edit_that_changes_no_row_leaves_the_hash(
+    sources: Path, name: str, old: str, new: str
+) -> None:
     before = computed.code(NAME)
     edit(sources, name, old, new)
     assert computed.code(NAME) == before
@@ -53,7 +70,9 @@ def test_an_edit_that_changes_no_row_leaves_the_hash(sources: Path, name: str, o
     ],
     ids=["simulator", "machine", "its function"],
 )
-def test_an_edit_that_may_change_rows_changes_the_hash(sources: Path, name: str, old: str, new: str) -> None:
+def test_an_edit_that_may_change_rows_changes_the_hash(
+    sources: Path, name: str, old: str, new: str
+) -> None:
     before = computed.code(NAME)
     edit(sources, name, old, new)
     assert computed.code(NAME) != before
@@ -68,7 +87,9 @@ def test_every_name_has_rows_that_a_page_reads() -> None:
 
 
 def test_rows_that_nobody_records() -> None:
-    with pytest.raises(ValueError, match="unknown computed rows 'after-two-tree': did you mean 'after-two-trees'"):
+    with pytest.raises(
+        ValueError, match="unknown computed rows 'after-two-tree': did you mean 'after-two-trees'"
+    ):
         computed.rows("after-two-tree")
 
 

@@ -17,15 +17,21 @@ def test_the_digits_are_those_that_scikit_learn_loads() -> None:
     images, labels = load_digits(return_X_y=True)
     learned, tested = digits()
     ours = sorted(
-        [*map(float, image), int(label)] for part in (learned, tested) for image, label in zip(*part, strict=True)
+        [*map(float, image), int(label)]
+        for part in (learned, tested)
+        for image, label in zip(*part, strict=True)
     )
-    theirs = sorted([*map(float, image / 16), int(label)] for image, label in zip(images, labels, strict=True))
+    theirs = sorted(
+        [*map(float, image / 16), int(label)] for image, label in zip(images, labels, strict=True)
+    )
     assert ours == theirs
     assert (len(learned.labels), len(tested.labels)) == (1500, 297)
 
 
 def test_an_epoch_has_every_sample_once_and_the_next_another_order() -> None:
-    first, second = (torch.cat(list(islice(batches(1500, 128, first=begin), 12))) for begin in (0, 12))
+    first, second = (
+        torch.cat(list(islice(batches(1500, 128, first=begin), 12))) for begin in (0, 12)
+    )
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(1500))
     assert first.tolist() != second.tolist()
     assert [len(batch) for batch in islice(batches(1500, 128), 13)] == [*([128] * 11), 92, 128]
@@ -43,5 +49,7 @@ def test_an_absent_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyP
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(data, "distribution", absent)
-    with pytest.raises(ImportError, match=r"scikit-learn is not installed; `pip install .*\[training\]"):
+    with pytest.raises(
+        ImportError, match=r"scikit-learn is not installed; `pip install .*\[training\]"
+    ):
         digits()

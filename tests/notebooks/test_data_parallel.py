@@ -32,7 +32,13 @@ GOOD: dict[str, Any] = {
 
 def test_ranks_that_are_started_alike_share_a_launch() -> None:
     many = {"beside": ["gloo", "horovod"], "algorithms": ["ring", "auto"], "fusion": [0, "1M"]}
-    names = [("one process", ""), ("p2p", "ring"), ("p2p", "auto"), ("gloo", "default"), ("rates", "")]
+    names = [
+        ("one process", ""),
+        ("p2p", "ring"),
+        ("p2p", "auto"),
+        ("gloo", "default"),
+        ("rates", ""),
+    ]
     assert DataParallel.given(GOOD | many).wanted() == [
         *(("loopback", None, *name) for name in names),
         ("horovodrun", "0", "horovod", "default"),
@@ -46,7 +52,9 @@ def test_ranks_that_are_started_alike_share_a_launch() -> None:
 @pytest.mark.extended
 def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: Path) -> None:
     rows, record = DataParallel.given(GOOD | {"output": str(tmp_path / "rows")}).run()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"], "no checkpoint is left"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"], (
+        "no checkpoint is left"
+    )
     assert rows.part.tolist() == [*["training"] * 3, *["rates"] * 8, "resumed"]
     assert max(figures.differences(rows).values()) < 1e-5
     assert figures.changed(rows) == 0
@@ -62,4 +70,6 @@ def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: 
 
 def test_a_resumed_training_that_differs_is_found() -> None:
     one = {"part": "training", "backend": "p2p", "algorithm": "ring", "losses": [1.0, 0.5]}
-    assert figures.changed(pd.DataFrame([one, one | {"part": "resumed", "losses": [1.0, 0.25]}])) == 1
+    assert (
+        figures.changed(pd.DataFrame([one, one | {"part": "resumed", "losses": [1.0, 0.25]}])) == 1
+    )

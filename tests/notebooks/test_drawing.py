@@ -22,29 +22,60 @@ from places import ROOT
 
 pytestmark = pytest.mark.integration  # draws every figure of the notebooks: twenty seconds
 FAST, SLOW = [2e-6, 3e-6, 3e-6, 3e-6, 5e-6], [3e-3, 4e-3, 4e-3, 4e-3, 5e-3]
-SWEEP: dict[str, Any] = {"ranks": 2, "dtype": "float32", "in_place": None, "where": "loopback", "timeout": "60s"}
+SWEEP: dict[str, Any] = {
+    "ranks": 2,
+    "dtype": "float32",
+    "in_place": None,
+    "where": "loopback",
+    "timeout": "60s",
+}
 SWEEP |= {"share_gpus": False}
 ALL_REDUCE = SWEEP | {"sizes": [4], "algorithms": ["ring"], "backends": ["p2p"]}
 COLLECTIVES = SWEEP | {"sizes": ["1K"], "collectives": ["broadcast"], "backends": ["p2p", "gloo"]}
 HOSTS: dict[str, Any] = {"hosts": 2, "latency": "1ms", "rate": "100MB/s", "sizes": [4, "64K"]}
 STRAGGLER = HOSTS | {"slow_host": 1, "factors": [1, 4], "positions": [0, 1], "position_factor": 4}
 STRAGGLER |= {"algorithms": ["ring", "tree"]}
-MASSIVE: dict[str, Any] = {"machine": "textbook", "ranks": [4], "algorithms": ["ring", "tree"], "small": 8}
+MASSIVE: dict[str, Any] = {
+    "machine": "textbook",
+    "ranks": [4],
+    "algorithms": ["ring", "tree"],
+    "small": 8,
+}
 MASSIVE |= {"large": "1K", "map_machines": [], "map_nodes": [], "map_sizes": []}
 
 # A notebook, its parameters, the seconds of each size, none for one that failed, and what it shows.
 MEASURED = [
     ("all-reduce-sweep", ALL_REDUCE, [[1e-3]], "ring 1 ms at 4 B."),
-    ("all-reduce-sweep", ALL_REDUCE | {"algorithms": [], "backends": ["gloo"]}, [[4e-7]], "gloo 0.4 µs at 4 B."),
+    (
+        "all-reduce-sweep",
+        ALL_REDUCE | {"algorithms": [], "backends": ["gloo"]},
+        [[4e-7]],
+        "gloo 0.4 µs at 4 B.",
+    ),
     (
         "all-reduce-sweep",
         ALL_REDUCE | {"sizes": [4, 64], "algorithms": ["auto", "ring", "tree"]},
         [FAST, SLOW],
         "tree from 9 µs at 4 B to 12 ms at 64 B.",
     ),
-    ("all-reduce-sweep", ALL_REDUCE | {"algorithms": [], "backends": ["mpi", "mpi:ring"]}, [[1e-3]], "mpi (ring) 1 ms"),
-    ("all-reduce-sweep", ALL_REDUCE | {"ranks": 1, "backends": ["p2p", "gloo"]}, [FAST], "gloo 3 µs at 4 B."),
-    ("all-reduce-sweep", ALL_REDUCE | {"sizes": [4, 8]}, [[], FAST], "rank 1 of 2 was killed by SIGKILL"),
+    (
+        "all-reduce-sweep",
+        ALL_REDUCE | {"algorithms": [], "backends": ["mpi", "mpi:ring"]},
+        [[1e-3]],
+        "mpi (ring) 1 ms",
+    ),
+    (
+        "all-reduce-sweep",
+        ALL_REDUCE | {"ranks": 1, "backends": ["p2p", "gloo"]},
+        [FAST],
+        "gloo 3 µs at 4 B.",
+    ),
+    (
+        "all-reduce-sweep",
+        ALL_REDUCE | {"sizes": [4, 8]},
+        [[], FAST],
+        "rank 1 of 2 was killed by SIGKILL",
+    ),
     ("all-reduce-sweep", ALL_REDUCE, [[]], "There are no rows to draw."),
     (
         "collectives-sweep",
@@ -54,16 +85,32 @@ MEASURED = [
     ),
     (
         "collectives-sweep",
-        COLLECTIVES | {"sizes": ["1K", "64K"], "collectives": ["all_reduce"], "backends": ["mpi", "mpi:ring"]},
+        COLLECTIVES
+        | {"sizes": ["1K", "64K"], "collectives": ["all_reduce"], "backends": ["mpi", "mpi:ring"]},
         [FAST, SLOW],
         "mpi (ring) from 6 µs at 1 KiB to 8 ms at 64 KiB.",
     ),
-    ("collectives-sweep", COLLECTIVES | {"sizes": ["1K", "64K"]}, [[], FAST], "rank 1 of 2 was killed by SIGKILL"),
+    (
+        "collectives-sweep",
+        COLLECTIVES | {"sizes": ["1K", "64K"]},
+        [[], FAST],
+        "rank 1 of 2 was killed by SIGKILL",
+    ),
     ("collectives-sweep", COLLECTIVES, [[]], "There are no rows to draw."),
     ("straggler", STRAGGLER | {"positions": []}, [[2e-3]], "only-light"),
-    ("straggler", STRAGGLER | {"factors": [1], "algorithms": ["ring"], "sizes": [4]}, [[2e-3]], "only-light"),
+    (
+        "straggler",
+        STRAGGLER | {"factors": [1], "algorithms": ["ring"], "sizes": [4]},
+        [[2e-3]],
+        "only-light",
+    ),
     ("straggler", STRAGGLER | {"factors": [2], "position_factor": 1}, [[2e-3]], "only-light"),
-    ("straggler", STRAGGLER | {"algorithms": ["two_tree"], "positions": [1]}, [[2e-3]], "only-light"),
+    (
+        "straggler",
+        STRAGGLER | {"algorithms": ["two_tree"], "positions": [1]},
+        [[2e-3]],
+        "only-light",
+    ),
 ]
 
 
@@ -73,7 +120,9 @@ def draw(name: str, parameters: dict[str, Any]) -> str:
 
     def display(*values: Any) -> None:
         shown.extend(
-            value._repr_html_() if hasattr(value, "_repr_html_") else str(getattr(value, "data", value))
+            value._repr_html_()
+            if hasattr(value, "_repr_html_")
+            else str(getattr(value, "data", value))
             for value in values
         )
 
@@ -91,7 +140,9 @@ def draw(name: str, parameters: dict[str, Any]) -> str:
 
 def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterator[dict[str, Any]]:
     """As `bench` reports them; where there are no times, that size failed."""
-    for one in (part for settings in wanted for parts in group_by_launch([settings]) for part in parts):
+    for one in (
+        part for settings in wanted for parts in group_by_launch([settings]) for part in parts
+    ):
         for nth, nbytes in enumerate(one.bytes):
             if not times[nth % len(times)]:
                 yield from error_rows(one, nbytes, "rank 1 of 2 was killed by SIGKILL\nlast words")
@@ -99,7 +150,9 @@ def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterat
             for number, configuration in enumerate(one.configurations()):
                 seconds = [s * (1 + number * (len(times) > 1)) for s in times[nth % len(times)]]
                 did = Performed(configuration[1])
-                yield measure._row(one, one.elements(nbytes), configuration, did, seconds, 0) | {"error": None}
+                yield measure._row(one, one.elements(nbytes), configuration, did, seconds, 0) | {
+                    "error": None
+                }
 
 
 @pytest.mark.parametrize(("name", "asked", "times", "said"), MEASURED)
@@ -116,7 +169,9 @@ def test_measured_rows(
     wanted = experiment.measurements()
     points = experiment.points() if name == "straggler" else [None]
     made = [
-        experiment.row(row | ({"point": point} if point else {})) for point in points for row in rows(wanted, times)
+        experiment.row(row | ({"point": point} if point else {}))
+        for point in points
+        for row in rows(wanted, times)
     ]
     settings = [each.model_dump() for each in wanted]
     write(experiment.output, made, {"settings": settings, "environment": [record()]})
@@ -140,7 +195,13 @@ def test_simulations(asked: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_calibrated_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"where": "loopback", "ranks": 2, "sizes": [8, 1024], "repetitions": 1, "output": f"{tmp_path}/rows"}
+    asked = {
+        "where": "loopback",
+        "ranks": 2,
+        "sizes": [8, 1024],
+        "repetitions": 1,
+        "output": f"{tmp_path}/rows",
+    }
     model = Calibration.given(asked)
     made = [{"bytes": n, "one_way": 1e-5 + n / 1e9, "each": 1e-6 + n / 1e9} for n in model.sizes]
     fitted = Machine(name="a: b", network=Link(latency=9e-6, overhead=1e-6, rate=50e3))

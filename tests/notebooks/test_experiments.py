@@ -41,7 +41,11 @@ GOOD: dict[str, Any] = {
     "timeout": "60s",
     "output": "out/rows",
 }
-EIGHT = GOOD | {"sizes": ["1K"], "collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
+EIGHT = GOOD | {
+    "sizes": ["1K"],
+    "collectives": ["gather", "all_reduce"],
+    "backends": ["p2p", "horovod", "mpi"],
+}
 del EIGHT["algorithms"]
 
 
@@ -54,7 +58,10 @@ def test_a_notebook_s_variables_are_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rnaks": 4}, "unknown field 'rnaks': did you mean 'ranks'? Known are output, ranks, sizes"),
+        (
+            {"rnaks": 4},
+            "unknown field 'rnaks': did you mean 'ranks'? Known are output, ranks, sizes",
+        ),
         ({"ranks": "4"}, "ranks: Input should be a valid integer, got '4'"),
         ({"ranks": 2.0}, "ranks: Input should be a valid integer, got 2.0"),
         ({"ranks": True}, "ranks: Input should be a valid integer, got True"),
@@ -72,11 +79,22 @@ def test_a_notebook_s_variables_are_its_parameters() -> None:
         ({"timeout": 60}, "timeout: expected a number with its unit"),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback, "),
         ({"where": "cluster:5ms,0MB/s"}, "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
-        ({"where": "cluster:5ms,25MB/s", "ranks": 255}, "invalid number of hosts: got 255, expected 1 to 254"),
+        (
+            {"where": "cluster:5ms,25MB/s", "ranks": 255},
+            "invalid number of hosts: got 255, expected 1 to 254",
+        ),
         *(
             ({name: value}, name if name != "where" else "where|place")
             for name in ("ranks", "sizes", "where", "algorithms")
-            for value in (float("nan"), "9" * 5000, [[[[1]]]], {"a": 1}, None, -1, [["x"] * 99] * 99)
+            for value in (
+                float("nan"),
+                "9" * 5000,
+                [[[[1]]]],
+                {"a": 1},
+                None,
+                -1,
+                [["x"] * 99] * 99,
+            )
         ),
     ],
 )
@@ -93,14 +111,28 @@ def test_wrong_parameters_are_one_line(given: dict[str, Any], message: str) -> N
     [
         ({"collectives": ["allreduce"]}, "unknown collective 'allreduce'"),
         ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
-        ({"collectives": ["all_to_all"], "in_place": True}, "all_to_all in place: got p2p, expected out of place"),
+        (
+            {"collectives": ["all_to_all"], "in_place": True},
+            "all_to_all in place: got p2p, expected out of place",
+        ),
         ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
-        ({"sizes": [4]}, "sizes for gather on 2 ranks: got 4 bytes, expected an element or more for each rank"),
-        ({"sizes": [1024, 1028]}, "got 1024 bytes and another of 256 elements, expected distinct sizes"),
-        ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
+        (
+            {"sizes": [4]},
+            "sizes for gather on 2 ranks: got 4 bytes, expected an element or more for each rank",
+        ),
+        (
+            {"sizes": [1024, 1028]},
+            "got 1024 bytes and another of 256 elements, expected distinct sizes",
+        ),
+        (
+            {"backends": ["mpi:ring"]},
+            "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather",
+        ),
     ],
 )
-def test_wrong_parameters_of_many_collectives_are_refused(given: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_of_many_collectives_are_refused(
+    given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ExperimentError) as caught:
         CollectivesSweep.given(EIGHT | given)
     assert message in str(caught.value)
@@ -114,7 +146,9 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
     ]
     halves = CollectivesSweep.given(EIGHT | {"dtype": "float16", "in_place": True}).measurements()
     assert [each.backends for each in halves] == [["p2p"], ["p2p", "horovod"]]
-    assert [[(one.where, one.collective) for one in alike] for alike in group_by_launch(wanted)] == [
+    assert [
+        [(one.where, one.collective) for one in alike] for alike in group_by_launch(wanted)
+    ] == [
         [("loopback", "gather"), ("loopback", "all_reduce")],
         [("mpirun", "gather"), ("mpirun", "all_reduce")],
         [("horovodrun", "all_reduce")],
@@ -148,7 +182,9 @@ def change(folder: Path, nth: int, source: str) -> None:
     nbformat.write(notebook, folder / NOTEBOOK.name)
 
 
-def assert_refused(message: str, there: Path, preset: str = "tiny", *arguments: Any, **options: Any) -> None:
+def assert_refused(
+    message: str, there: Path, preset: str = "tiny", *arguments: Any, **options: Any
+) -> None:
     with pytest.raises(ExperimentError, match=message) as caught:
         run([there / NOTEBOOK.name], preset, *arguments, **options)
     assert len(str(caught.value).splitlines()) == 1
@@ -164,25 +200,37 @@ def test_an_experiment_measures_once_and_again_when_its_preset_changes(
     notebook, results = folder / NOTEBOOK.name, folder / "results" / "tiny"
     run([notebook], "tiny")
     rows, record = read(results / "all-reduce-sweep")
-    assert list(zip(rows.backend, rows.bytes, strict=True)) == [("p2p", 4), ("gloo", 4), ("p2p", 1024), ("gloo", 1024)]
+    assert list(zip(rows.backend, rows.bytes, strict=True)) == [
+        ("p2p", 4),
+        ("gloo", 4),
+        ("p2p", 1024),
+        ("gloo", 1024),
+    ]
     assert rows.wrong.sum() == 0
     assert len(record["environment"]) == 2
     assert nbformat.read(results / NOTEBOOK.name, 4).metadata.papermill.exception is None
     assert not list(results.glob(".*"))
     said = capsys.readouterr().err
     assert "1 KiB measured" in said
-    assert said.endswith(f"results in {results / NOTEBOOK.name} and {results / 'all-reduce-sweep.parquet'}\n")
+    assert said.endswith(
+        f"results in {results / NOTEBOOK.name} and {results / 'all-reduce-sweep.parquet'}\n"
+    )
 
     change(folder, 7, "print('another figure')")
     run([notebook], "tiny", replace=True)
-    assert "measured" not in capsys.readouterr().err, "a notebook is executed again, its rows are those that exist"
+    assert "measured" not in capsys.readouterr().err, (
+        "a notebook is executed again, its rows are those that exist"
+    )
     assert "another figure" in (results / NOTEBOOK.name).read_text()
     assert read(results / "all-reduce-sweep")[0].equals(rows)
 
     (folder / "presets" / "tiny.yaml").write_text(
         "all-reduce-sweep: {ranks: 1, sizes: [4], algorithms: [ring], repetitions: 1}\n"
     )
-    with pytest.raises(ExperimentError, match=r"was made with other parameters or other code; .*--output.*--replace"):
+    with pytest.raises(
+        ExperimentError,
+        match=r"was made with other parameters or other code; .*--output.*--replace",
+    ):
         run([notebook], "tiny")
     assert read(results / "all-reduce-sweep")[0].ranks.tolist() == [2] * 4
     run([notebook], "tiny", replace=True)
@@ -192,11 +240,27 @@ def test_an_experiment_measures_once_and_again_when_its_preset_changes(
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [(["-p", "rnaks", "2"], "did you mean 'ranks'"), (["-p", "ranks", "two"], "should be a valid integer, got 'two'")],
+    [
+        (["-p", "rnaks", "2"], "did you mean 'ranks'"),
+        (["-p", "ranks", "two"], "should be a valid integer, got 'two'"),
+    ],
 )
 def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: str) -> None:
-    """papermill itself only warns of an unknown name; the notebook stops before anything is launched."""
-    command = [sys.executable, "-m", "papermill", NOTEBOOK.name, "out.ipynb", *wrong, "-p", "output", "results/x/rows"]
+    """papermill itself only warns of an unknown name.
+
+    The notebook stops before anything is launched.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        NOTEBOOK.name,
+        "out.ipynb",
+        *wrong,
+        "-p",
+        "output",
+        "results/x/rows",
+    ]
     done = finished(command, cwd=folder)
     assert done.returncode == 1
     assert message in done.stderr
@@ -204,8 +268,14 @@ def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: st
 
 
 TEXTS = [
-    (b"all-reduce-sweep: {rnaks: 2}", "with preset tiny: unknown field 'rnaks': did you mean 'ranks'"),
-    (b"all-reduce-swep: {ranks: 2}", "preset tiny: unknown experiment 'all-reduce-swep': did you mean"),
+    (
+        b"all-reduce-sweep: {rnaks: 2}",
+        "with preset tiny: unknown field 'rnaks': did you mean 'ranks'",
+    ),
+    (
+        b"all-reduce-swep: {ranks: 2}",
+        "preset tiny: unknown experiment 'all-reduce-swep': did you mean",
+    ),
     (b"", "preset tiny has nothing for any of these notebooks"),
     (b"all-reduce-sweep: {ranks: [}", r"tiny\.yaml: invalid YAML: line 1"),
     (b"\xff", r"tiny\.yaml: invalid YAML: 'utf-8' codec"),
@@ -216,13 +286,22 @@ TEXTS = [
     (b"all-reduce-sweep: {where: 2020-01-01}", "unknown where '2020-01-01'"),
     (b"all-reduce-sweep: {__name__: x}", "unknown field '__name__'"),
     (b"all-reduce-sweep: {'ranks;x': 2}", "unknown field 'ranks;x'"),
-    (b"all-reduce-sweep: {output: ../../x}", "invalid parameter 'output': expected --output NAME instead"),
-    (b"a: &a [x]\nb: *a", r"tiny\.yaml: invalid YAML: line 2, column 4: got an alias, expected the value itself"),
+    (
+        b"all-reduce-sweep: {output: ../../x}",
+        "invalid parameter 'output': expected --output NAME instead",
+    ),
+    (
+        b"a: &a [x]\nb: *a",
+        r"tiny\.yaml: invalid YAML: line 2, column 4: got an alias, expected the value itself",
+    ),
     (b"#" * 100_000, r"tiny\.yaml: got more than 64 KiB"),
 ]
 NAMES = ["tinny", "../presets/tiny", "..", "/etc/passwd", "", "x" * 101, "tiny\n", ".hidden"]
 FOLDERS = ["..", "x" * 101, "a b", "tiny\n", ".hidden"]
-NO_NOTEBOOKS = [b"", *b'{ [] {} null {"cells":3} \xff {"cells":[],"metadata":{},"nbformat":99}'.split()]
+NO_NOTEBOOKS = [
+    b"",
+    *b'{ [] {} null {"cells":3} \xff {"cells":[],"metadata":{},"nbformat":99}'.split(),
+]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +320,9 @@ def test_what_cannot_be_run_is_one_line(folder: Path, what: str, value: Any, mes
     assert_refused(message, folder, **named)
 
 
-def test_a_notebook_that_is_absent_or_has_a_default_that_is_no_value_is_one_line(folder: Path) -> None:
+def test_a_notebook_that_is_absent_or_has_a_default_that_is_no_value_is_one_line(
+    folder: Path,
+) -> None:
     change(folder, 1, "ranks = int(__import__('os').environ['RANKS'])")
     assert_refused("all-reduce-sweep.ipynb cannot be read as a notebook", folder)
     (folder / NOTEBOOK.name).unlink()
@@ -249,21 +330,37 @@ def test_a_notebook_that_is_absent_or_has_a_default_that_is_no_value_is_one_line
 
 
 @pytest.mark.integration  # seconds
-def test_results_go_to_any_path(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the clone is read-only: absolute, or from the current folder; other values lie elsewhere."""
+def test_results_go_to_any_path(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the clone is read-only: absolute, or from the current folder.
+
+    Other values lie elsewhere.
+    """
     monkeypatch.chdir(tmp_path)
     notebook = folder / NOTEBOOK.name
     for given in (str(tmp_path / "elsewhere" / "mine"), "./elsewhere/mine"):
         (planned_run,) = planned([notebook], "tiny", {}, given)
         assert planned_run.executed == tmp_path / "elsewhere" / "mine" / NOTEBOOK.name
-        assert planned_run.experiment.output == str(tmp_path / "elsewhere" / "mine" / "all-reduce-sweep")
-    cases: list[tuple[dict[str, Any], str | None]] = [({}, None), ({"ranks": 3}, None), ({"ranks": 5}, None)]
-    names = {planned([notebook], "tiny", *case)[0].executed.parent.name for case in [*cases, ({"ranks": 5}, "mine")]}
+        assert planned_run.experiment.output == str(
+            tmp_path / "elsewhere" / "mine" / "all-reduce-sweep"
+        )
+    cases: list[tuple[dict[str, Any], str | None]] = [
+        ({}, None),
+        ({"ranks": 3}, None),
+        ({"ranks": 5}, None),
+    ]
+    names = {
+        planned([notebook], "tiny", *case)[0].executed.parent.name
+        for case in [*cases, ({"ranks": 5}, "mine")]
+    }
     assert len(names) == 4
     assert {"tiny", "mine"} < names
     assert_refused("--output: got /etc/passwd, expected a folder", folder, folder="/etc/passwd/x")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert_refused(f"--output: got {tmp_path}, expected a folder", folder, folder=str(tmp_path / "elsewhere"))
+    assert_refused(
+        f"--output: got {tmp_path}, expected a folder", folder, folder=str(tmp_path / "elsewhere")
+    )
 
 
 ABSENT = {
@@ -293,15 +390,22 @@ def test_a_check_starts_nothing_and_leaves_nothing(
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     on_gpus = {"where": "slurm", "backends": ["nccl"], "ranks": 64}
     before = sorted(folder.rglob("*"))
-    assert run([folder / NOTEBOOK.name], "tiny", on_gpus, str(folder / "not" / "yet"), check=True) == 0
-    assert f"all-reduce-sweep: ready; its results go to {folder / 'not' / 'yet'}" in capsys.readouterr().err
+    assert (
+        run([folder / NOTEBOOK.name], "tiny", on_gpus, str(folder / "not" / "yet"), check=True) == 0
+    )
+    assert (
+        f"all-reduce-sweep: ready; its results go to {folder / 'not' / 'yet'}"
+        in capsys.readouterr().err
+    )
     assert sorted(folder.rglob("*")) == before
     assert_refused("all-reduce-sweep: not within a Slurm job", folder, "tiny", on_gpus)
     assert_refused("unknown field 'rnaks'", folder, "tiny", {"rnaks": 2}, check=True)
 
 
 @pytest.mark.integration  # seconds
-def test_a_login_node_can_check_every_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_login_node_can_check_every_notebook(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: "/usr/bin/srun")
     assert run(NOTEBOOKS, "slurm-gpu", folder=f"{tmp_path}/x", check=True) == 0
     assert not (tmp_path / "x").exists()
@@ -309,7 +413,9 @@ def test_a_login_node_can_check_every_notebook(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.integration  # seconds
 def test_a_parameter_is_for_the_notebooks_that_have_it() -> None:
-    some = [ROOT / "experiments" / f"{name}.ipynb" for name in ("all-reduce-sweep", "massive-scale")]
+    some = [
+        ROOT / "experiments" / f"{name}.ipynb" for name in ("all-reduce-sweep", "massive-scale")
+    ]
     sweep, simulator = planned(some, "quick", {"sizes": [4]})
     assert sweep.parameters["sizes"] == [4]
     assert "sizes" not in simulator.parameters
@@ -321,14 +427,20 @@ def test_a_parameter_is_for_the_notebooks_that_have_it() -> None:
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_fits_every_notebook_it_is_for(preset: Path) -> None:
     fitting = {each.notebook.stem for each in planned(NOTEBOOKS, preset.stem, {})}
-    assert fitting == set(EXPERIMENTS if preset.stem == "quick" else yaml.safe_load(preset.read_text()))
+    assert fitting == set(
+        EXPERIMENTS if preset.stem == "quick" else yaml.safe_load(preset.read_text())
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_kept_without_outputs_and_know_their_parameters(path: Path) -> None:
     notebook = nbformat.read(path, 4)
-    assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)
-    (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    assert all(
+        not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells
+    )
+    (parameters,) = (
+        cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])
+    )
     namespace: dict[str, Any] = {}
     exec(parameters.source, namespace)
     assert load(path.stem).of(namespace)
@@ -403,13 +515,17 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_killed_run_leaves_no_connection_file(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_killed_run_leaves_no_connection_file(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     temporary = tmp_path_factory.mktemp("tmp")
     change(folder, 5, "import sys, time; print('here', file=sys.stderr); time.sleep(60)")
     path = str(folder / NOTEBOOK.name)
     code = f"from pathlib import Path; from collectives_book.execute import run; run([Path({path!r})], 'tiny')"
     environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
-    with started([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as running:
+    with started(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
         assert running.stderr is not None
         assert any("here" in line for line in running.stderr)
         assert list(temporary.rglob("kernel.json"))

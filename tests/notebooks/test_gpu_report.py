@@ -12,7 +12,14 @@ from places import ROOT
 
 H200 = ROOT / "experiments/results/reference/one-gpu/gpu-check.json"
 
-ROW = {"where": "cluster:5ms,25MB/s", "ranks": 8, "backend": "nccl", "algorithm": "Ring", "bytes": 4, "wrong": 0}
+ROW = {
+    "where": "cluster:5ms,25MB/s",
+    "ranks": 8,
+    "backend": "nccl",
+    "algorithm": "Ring",
+    "bytes": 4,
+    "wrong": 0,
+}
 ROW |= {"samples": [70e3, 71e3, 72e3], "median_us": 71e3, "low_us": 70e3, "high_us": 72e3}
 
 
@@ -45,8 +52,14 @@ def test_an_earlier_report_has_no_times(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_rows_have_what_was_measured(tmp_path: Path) -> None:
-    told = {"row": ROW | {"algorithm": "default", "predicted_us": 76.5}, "hosts": 8, "topology_file": "5ms,25MB/s"}
-    path = written(tmp_path, slow=part({"environment": {}}, {"row": ROW, "hosts": 8}), told=part(told))
+    told = {
+        "row": ROW | {"algorithm": "default", "predicted_us": 76.5},
+        "hosts": 8,
+        "topology_file": "5ms,25MB/s",
+    }
+    path = written(
+        tmp_path, slow=part({"environment": {}}, {"row": ROW, "hosts": 8}), told=part(told)
+    )
     first, second = one_gpu.rows_of_report(path).itertuples(index=False)
     assert first[:8] == (8, 8, "cluster:5ms,25MB/s", "nccl", "Ring", None, 4, 3)
     assert first[8:11] == (71e3, 70e3, 72e3)
@@ -59,8 +72,13 @@ def test_a_report_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = written(
         tmp_path,
         slow_ring=part({"row": ROW, "hosts": 8}),
-        slow_tree=part({"row": tree, "hosts": 8}, {"error": ["rank 1 of 8", "is late"]}, result="failed"),
-        cut=part({"rank": 1, "exit": -6, "seconds": 10.2}, {"finding": {"kind": "timeout", "found": "rank 0 waited"}}),
+        slow_tree=part(
+            {"row": tree, "hosts": 8}, {"error": ["rank 1 of 8", "is late"]}, result="failed"
+        ),
+        cut=part(
+            {"rank": 1, "exit": -6, "seconds": 10.2},
+            {"finding": {"kind": "timeout", "found": "rank 0 waited"}},
+        ),
     )
     assert gpu_report.main([path]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -134,9 +152,14 @@ def test_a_file_and_its_rows_have_limits(
     assert "No such file" in refused(str(tmp_path / "absent"), capsys)
 
 
-def test_no_control_character_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_control_character_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A terminal obeys them."""
     bad = "\x1b[31m\n\u202e"
-    path = written(tmp_path, **{bad: part({"error": [bad]}, {"finding": {"kind": bad, "found": bad}}, result=bad)})
+    path = written(
+        tmp_path,
+        **{bad: part({"error": [bad]}, {"finding": {"kind": bad, "found": bad}}, result=bad)},
+    )
     assert gpu_report.main([path]) == 0
     assert not {"\x1b", "\u202e"} & {*capsys.readouterr().out}

@@ -50,7 +50,10 @@ def test_the_model_meets_the_published_points(algorithm: str, ranks: int) -> Non
 
 
 def test_the_ring_is_longer_by_so_much() -> None:
-    """Two numbers of GPUs tell the ring's law; at 24,576 GPUs it gives the article's factor within 10%."""
+    """Two numbers of GPUs tell the ring's law.
+
+    At 24,576 GPUs it gives the article's factor within 10%.
+    """
     one, two = (simulated("ring", ranks, 8)["seconds"] for ranks in (384, 768))
     ring = one + (two - one) / 384 * (24576 - 384)
     tree = simulated("hierarchical_tree", 24576, 8)["seconds"]
@@ -59,7 +62,8 @@ def test_the_ring_is_longer_by_so_much() -> None:
 
 def test_trees_overtake_rings_where_the_article_says() -> None:
     ahead = {
-        ranks: simulated("hierarchical_tree", ranks, 64 << 20)["busbw"] > simulated("ring", ranks, 64 << 20)["busbw"]
+        ranks: simulated("hierarchical_tree", ranks, 64 << 20)["busbw"]
+        > simulated("ring", ranks, 64 << 20)["busbw"]
         for ranks in (96, 384)
     }
     assert ahead == {96: False, 384: True}
@@ -67,11 +71,14 @@ def test_trees_overtake_rings_where_the_article_says() -> None:
 
 def test_published_points_are_those_of_the_figures() -> None:
     assert [point.ranks for point in published.POINTS] == [96, 384, 768, 3072, 24576]
-    assert published.latencies("ring")[24576] / published.latencies("hierarchical_tree")[24576] == pytest.approx(
-        179, 1e-3
-    )
+    assert published.latencies("ring")[24576] / published.latencies("hierarchical_tree")[
+        24576
+    ] == pytest.approx(179, 1e-3)
     assert published.bandwidths("two_tree") == {}
-    assert list(published.compare([{"algorithm": "ring", "ranks": 192, "bytes": 8, "seconds": 1.0}])) == []
+    assert (
+        list(published.compare([{"algorithm": "ring", "ranks": 192, "bytes": 8, "seconds": 1.0}]))
+        == []
+    )
     far = {"algorithm": "ring", "ranks": 96, "bytes": 64 << 20, "seconds": 1.0, "busbw": 19.07 / 2}
     assert [one["error"] for one in published.compare([far])] == [-0.5]
     assert list(published.compare([far | {"bytes": 64}])) == []
@@ -94,7 +101,8 @@ def test_nccls_formula_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("n", "nodes", "expected"),
-    # 6 GPUs a node: depth 10 for 16 nodes, 18 for 4,096; four channels of 512, 256, 128, 64 or 32 KiB
+    # 6 GPUs a node: depth 10 for 16 nodes, 18 for 4,096; four channels of 512, 256, 128, 64 or 32
+    # KiB
     [
         (64 << 20, 16, 128),
         (64 << 20, 4096, 128),
@@ -112,7 +120,10 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
     ("given", "message"),
     [
         ({"rnaks": [96]}, "unknown field 'rnaks': did you mean 'ranks'"),
-        ({"ranks": [12, 13]}, "ranks: got 13, expected a multiple of 6, the ranks of a node of summit"),
+        (
+            {"ranks": [12, 13]},
+            "ranks: got 13, expected a multiple of 6, the ranks of a node of summit",
+        ),
         ({"ranks": []}, "ranks: List should have at least 1 item"),
         ({"ranks": 96}, "ranks: Input should be a valid list, got 96"),
         ({"machine": "sumit"}, "unknown machine 'sumit': did you mean 'summit'"),
@@ -146,7 +157,11 @@ def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_no_candidate_beats_a_winner_of_the_map(tmp_path: Path) -> None:
     """Each winner is, to 1 %, the fastest of all all-reduces that ranks can run, and some simulations are saved."""
-    fields = {"map_nodes": [2, 8], "map_sizes": [8, "256K", "32M"], "output": str(tmp_path / "rows")}
+    fields = {
+        "map_nodes": [2, 8],
+        "map_sizes": [8, "256K", "32M"],
+        "output": str(tmp_path / "rows"),
+    }
     found = MassiveScale.given(GOOD | fields).run()[0]
     mapped, field = found[found.part == "map"], ["machine", "ranks", "bytes"]
     fields_of = [
@@ -174,14 +189,23 @@ def table(nbytes: int, on: str = "summit") -> pd.DataFrame:
         }
 
     return pd.DataFrame(
-        [one("ring", 96, 1.0), one("two_tree", 96, 2.0), one("ring", 192, 3.0), one("two_tree", 192, 2.5)]
+        [
+            one("ring", 96, 1.0),
+            one("two_tree", 96, 2.0),
+            one("ring", 192, 3.0),
+            one("two_tree", 192, 2.5),
+        ]
     )
 
 
 def test_figures_say_what_is_simulated_and_what_is_published() -> None:
     latency, bandwidth = figures.latency(table(8)), figures.bandwidth(table(64 << 20))
-    assert latency.alt.startswith("Simulated all-reduce of 8 B on summit, time by GPUs, beside published points. ")
-    assert "ring from 1 s at 96 to 3 s at 192; two_tree from 2 s at 96 to 2.5 s at 192" in latency.alt
+    assert latency.alt.startswith(
+        "Simulated all-reduce of 8 B on summit, time by GPUs, beside published points. "
+    )
+    assert (
+        "ring from 1 s at 96 to 3 s at 192; two_tree from 2 s at 96 to 2.5 s at 192" in latency.alt
+    )
     assert "ring from 10 at 96 to 3.33 at 192" in bandwidth.alt
     for picture in (latency, bandwidth):
         assert published.LABEL.encode() in picture.light
@@ -199,5 +223,7 @@ def test_a_map_names_its_winners() -> None:
     best = fastest(pd.concat([table(8), table(64 << 20)]).reset_index(drop=True))
     assert figures.regime_map(best).alt.endswith("summit: ring in 2 of 4.")
     assert figures.regime_map(best) == figures.regime_map(best)
-    two = figures.regime_map(fastest(pd.concat([table(8), table(8, "dgx-h100")]).reset_index(drop=True)))
+    two = figures.regime_map(
+        fastest(pd.concat([table(8), table(8, "dgx-h100")]).reset_index(drop=True))
+    )
     assert [on for on in ("summit: ", "dgx-h100: ") if two.alt.count(on) != 1] == []

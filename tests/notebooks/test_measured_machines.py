@@ -27,7 +27,9 @@ def times(seed: int, count: int) -> list[int]:
 
 def nccl(values: list[int]) -> str:
     """A file as the program for NCCL writes it."""
-    return "\n".join(["highest", "0", *map(str, values), "-> Buffer: 256 byte - 1.9e-06 Gib"]) + "\n"
+    return (
+        "\n".join(["highest", "0", *map(str, values), "-> Buffer: 256 byte - 1.9e-06 Gib"]) + "\n"
+    )
 
 
 def mpi(values: list[int]) -> str:
@@ -54,7 +56,11 @@ def test_a_row_has_the_median_the_interval_and_the_source_of_its_samples(tmp_pat
     path = archive(tmp_path / "some.tar.gz", {name: nccl(values) for name, values in given.items()})
     first, second = read_archive(path, RUN)
     for cell, values, nbytes in zip((first, second), given.values(), (256, 2048), strict=True):
-        assert (cell.median_us, cell.sample_count, cell.bytes) == (median(values) / 1e3, len(values), nbytes)
+        assert (cell.median_us, cell.sample_count, cell.bytes) == (
+            median(values) / 1e3,
+            len(values),
+            nbytes,
+        )
         assert sum(cell.low_us <= value / 1e3 <= cell.high_us for value in values) < len(values) / 3
         assert cell.confidence == pytest.approx(covered(len(values)), abs=1e-4)
     assert (first.ranks, first.nodes, first.machine, first.algorithm) == (6, 3, "here", "ring")
@@ -65,7 +71,9 @@ def test_a_row_has_the_median_the_interval_and_the_source_of_its_samples(tmp_pat
 
 
 def test_mpi_files_say_how_many_numbers_and_keep_their_first_sample(tmp_path: Path) -> None:
-    path = archive(tmp_path / "some.tar.gz", {"64_recursive_doubling_ompi_int32.csv": mpi(times(3, 7))}, test=2)
+    path = archive(
+        tmp_path / "some.tar.gz", {"64_recursive_doubling_ompi_int32.csv": mpi(times(3, 7))}, test=2
+    )
     (cell,) = read_archive(path, RUN._replace(test=2, collective="all_gather"))
     assert (cell.bytes, cell.library, cell.algorithm) == (256, "ompi", "recursive_doubling")
     assert (cell.collective, cell.sample_count) == ("all_gather", 7)
@@ -89,7 +97,11 @@ def test_mpi_files_say_how_many_numbers_and_keep_their_first_sample(tmp_path: Pa
 def test_an_odd_file_is_refused_and_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace(".*", re.escape(NCCL))):
         read_archive(
-            archive(tmp_path / "odd.tar.gz", {"2048_allreduce_nccl_ring.csv": nccl([41_000]), NCCL: text}), RUN
+            archive(
+                tmp_path / "odd.tar.gz",
+                {"2048_allreduce_nccl_ring.csv": nccl([41_000]), NCCL: text},
+            ),
+            RUN,
         )
 
 
@@ -97,7 +109,9 @@ def test_a_truncated_archive_and_one_without_samples_are_refused(tmp_path: Path)
     whole = archive(tmp_path / "whole.tar.gz", {NCCL: nccl(times(1, 9_999))}).read_bytes()
     for bad in (whole[: len(whole) // 2], b"", b"no archive"):
         (tmp_path / "bad.tar.gz").write_bytes(bad)
-        with pytest.raises(ValueError, match=r"bad\.tar\.gz: got no whole archive .*, expected a \.tar\.gz"):
+        with pytest.raises(
+            ValueError, match=r"bad\.tar\.gz: got no whole archive .*, expected a \.tar\.gz"
+        ):
             read_archive(tmp_path / "bad.tar.gz", RUN)
     with pytest.raises(ValueError, match=r"none\.tar\.gz: got no file of samples, expected some"):
         read_archive(archive(tmp_path / "none.tar.gz", {}), RUN)
@@ -153,7 +167,9 @@ def rows(*cells: tuple[str, int, float, float]) -> pd.DataFrame:
     """Rows by (algorithm, ranks, measured, predicted), with intervals of 1 us either way."""
     found = pd.DataFrame(cells, columns=["algorithm", "ranks", "median_us", "us"])
     found["error"] = found.us / found.median_us - 1
-    return found.assign(low_us=found.median_us - 1, high_us=found.median_us + 1, bytes=8, collective="all_reduce")
+    return found.assign(
+        low_us=found.median_us - 1, high_us=found.median_us + 1, bytes=8, collective="all_reduce"
+    )
 
 
 def test_a_score_counts_errors_and_only_decided_winners() -> None:
@@ -172,30 +188,57 @@ def test_a_score_counts_errors_and_only_decided_winners() -> None:
 def test_a_label_goes_with_the_algorithm_whose_times_it_has() -> None:
     ring, tree = {2: 100.0, 4: 200.0, 8: 400.0, 16: 101.0}, {2: 50.0, 4: 60.0, 8: 700.0, 16: 100.0}
     default = {2: 50.5, 4: 60.0, 8: 401.0, 16: 100.0}
-    labels = {"ring": ring, "tree": tree, "nvlstree": ring, **dict.fromkeys(comparison.IGNORED, default)}
+    labels = {
+        "ring": ring,
+        "tree": tree,
+        "nvlstree": ring,
+        **dict.fromkeys(comparison.IGNORED, default),
+    }
     labels["pat"] = default | {4: 160.0}  # disturbed
-    found = comparison.sides(rows(*((label, p, us, us) for label, each in labels.items() for p, us in each.items())))
+    found = comparison.sides(
+        rows(*((label, p, us, us) for label, each in labels.items() for p, us in each.items()))
+    )
     assert {p for p, _ in found.index} == {2, 4, 8}, "on 16 ranks the two are alike"
-    nvlstree, pat, nvls = (comparison.behaviour(found, label) for label in ("nvlstree", "pat", "nvls"))
+    nvlstree, pat, nvls = (
+        comparison.behaviour(found, label) for label in ("nvlstree", "pat", "nvls")
+    )
     assert (nvlstree.ring, nvlstree.tree, nvlstree.neither, nvlstree.expected) == (3, 0, 0, 3)
     assert (pat.ring, pat.tree, pat.neither, pat.expected) == (1, 1, 1, 2)
     assert (nvls.ring, nvls.tree, nvls.switches) == (1, 2, {2: 8, 4: 8, 8: None})
 
 
 def test_the_default_is_judged_by_its_least_disturbed_run() -> None:
-    cells = [("ring", 4, 100.0, 0), ("tree", 4, 50.0, 0), ("ring", 8, 100.0, 0), ("tree", 8, 50.0, 0)]
+    cells = [
+        ("ring", 4, 100.0, 0),
+        ("tree", 4, 50.0, 0),
+        ("ring", 8, 100.0, 0),
+        ("tree", 8, 50.0, 0),
+    ]
     cells += [
-        (label, p, 99.0 if (label, p) != ("nvls", 8) else 51.0, 0) for label in comparison.IGNORED for p in (4, 8)
+        (label, p, 99.0 if (label, p) != ("nvls", 8) else 51.0, 0)
+        for label in comparison.IGNORED
+        for p in (4, 8)
     ]
     (lost,) = comparison.by_default(rows(*cells))
     assert (lost["ranks"], lost["better"], lost["loss"]) == (4, "tree", pytest.approx(0.98))
 
 
 def test_a_tie_and_a_missing_cell_have_no_winner() -> None:
-    found = rows(("ring", 2, 100, 0), ("tree", 2, 50, 0), ("ring", 4, 99, 0), ("tree", 4, 100, 0), ("ring", 8, 1, 0))
+    found = rows(
+        ("ring", 2, 100, 0),
+        ("tree", 2, 50, 0),
+        ("ring", 4, 99, 0),
+        ("tree", 4, 100, 0),
+        ("ring", 8, 1, 0),
+    )
     assert [*comparison.winners(found[found.ranks < 8]).algorithm] == ["tree", ""]
     more = comparison.winners(pd.concat([found, found[found.ranks == 2].assign(bytes=16)]))
-    assert [*more.itertuples(index=False, name=None)] == [(2, 8, "tree"), (2, 16, "tree"), (4, 8, ""), (8, 8, "ring")]
+    assert [*more.itertuples(index=False, name=None)] == [
+        (2, 8, "tree"),
+        (2, 16, "tree"),
+        (4, 8, ""),
+        (8, 8, "ring"),
+    ]
 
 
 def test_nccls_formula_gives_what_nccl_printed() -> None:
@@ -245,7 +288,9 @@ def test_what_is_unchanged_are_the_times_of_the_nearest_size() -> None:
 def test_the_readme_has_the_error_of_the_times() -> None:
     rows = comparison.compared("marenostrum5")
     error = comparison.score(rows[rows.held_out]).median_error
-    assert f"within {error:.0%} in the median" in " ".join((ROOT / "README.md").read_text("utf8").split())
+    assert f"within {error:.0%} in the median" in " ".join(
+        (ROOT / "README.md").read_text("utf8").split()
+    )
 
 
 def test_samples_keep_their_order() -> None:

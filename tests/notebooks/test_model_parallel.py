@@ -1,4 +1,7 @@
-"""Divided models equal one process and send what they should; schedules end; the experiment's rows."""
+"""Divided models equal one process and send what they should; schedules end.
+
+The experiment's rows.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -74,7 +77,9 @@ def test_a_message_makes_the_way_there_and_back_longer() -> None:
     """GPipe's first micro-batch crosses s - 1 links, and its last gradient crosses them back."""
     for stages, count in SIZES:
         table = timetable(orders("gpipe", stages, count), EVEN, message=0.25)
-        assert max(spans[-1].end for spans in table) == 3 * (count + stages - 1) + 2 * 0.25 * (stages - 1)
+        assert max(spans[-1].end for spans in table) == 3 * (count + stages - 1) + 2 * 0.25 * (
+            stages - 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +171,9 @@ def test_every_pipeline_equals_one_process_and_idles_as_its_passes_say(rows: Any
     assert table.difference.max() < 1e-5
     assert table.sent.tolist() == [volume.pipeline(2, 4, 5)] * 4
     assert table.formula.tolist() == pytest.approx([1 / 2, 1 / 4] * 2)
-    assert dict(zip(zip(table.schedule, table.micro_batches, strict=True), table.kept, strict=True)) == {
+    assert dict(
+        zip(zip(table.schedule, table.micro_batches, strict=True), table.kept, strict=True)
+    ) == {
         ("gpipe", 1): 1,
         ("gpipe", 3): 3,
         ("1f1b", 1): 1,
@@ -174,10 +181,14 @@ def test_every_pipeline_equals_one_process_and_idles_as_its_passes_say(rows: Any
     }
     actions = measured.part(rows, "action")
     assert len(actions) == 2 * 2 * 2 * (1 + 3)
-    passes = actions.assign(busy=actions.end_us - actions.start_us).groupby(["schedule", "micro_batches"], sort=False)
+    passes = actions.assign(busy=actions.end_us - actions.start_us).groupby(
+        ["schedule", "micro_batches"], sort=False
+    )
     idle = 1 - passes.busy.sum() / (2 * passes.end_us.max())
     for share, shares in zip(idle, table.bubble, strict=True):
         assert 0 < share < 1
         assert min(abs(shares - share)) < 1e-4, "of the step whose passes are there"
     waited = actions.end_us - actions.start_us
-    assert (waited >= 0.99 * 3000 / actions.micro_batches * (1 + (actions.action == "backward"))).all()
+    assert (
+        waited >= 0.99 * 3000 / actions.micro_batches * (1 + (actions.action == "backward"))
+    ).all()

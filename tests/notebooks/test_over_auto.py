@@ -7,7 +7,10 @@ from collectives_book.figures import measured
 
 
 def rows() -> pd.DataFrame:
-    """On 2 and 3 ranks auto takes 10 us, Open MPI 20, gloo 30; a named algorithm 1; 8 B of gloo on 3 ranks failed."""
+    """On 2 and 3 ranks auto takes 10 us, Open MPI 20, gloo 30; a named algorithm 1.
+
+    8 B of gloo on 3 ranks failed.
+    """
     found = []
     for ranks in (2, 3):
         for nbytes in (4, 8):
@@ -19,7 +22,12 @@ def rows() -> pd.DataFrame:
             ):
                 error = "late" if (ranks, nbytes, backend) == (3, 8, "gloo") else None
                 times = {"median_us": us, "low_us": us / 1.5, "high_us": us * 1.5}
-                series = {"backend": backend, "algorithm": algorithm, "auto": backend == "p2p", "error": error}
+                series = {
+                    "backend": backend,
+                    "algorithm": algorithm,
+                    "auto": backend == "p2p",
+                    "error": error,
+                }
                 found.append({"ranks": ranks, "bytes": nbytes} | series | times)
     return pd.DataFrame(found)
 
@@ -42,7 +50,9 @@ def test_a_library_s_own_choice_is_held_against_auto() -> None:
 
 
 def test_the_table_has_a_column_for_each_size() -> None:
-    wide = measured.ratio_table({"first": measured.over_auto(rows()), "second": measured.over_auto(rows())})
+    wide = measured.ratio_table(
+        {"first": measured.over_auto(rows()), "second": measured.over_auto(rows())}
+    )
     assert list(wide.columns) == ["4 B", "8 B"]
     assert wide.loc[("first", "2 ranks", "gloo")].tolist() == ["3.00", "3.00"]
     assert wide.loc[("second", "3 ranks", "Open MPI")].tolist() == ["2.00", "2.00"]
@@ -51,6 +61,8 @@ def test_the_table_has_a_column_for_each_size() -> None:
 @pytest.mark.integration  # draws
 def test_of_too_many_series_the_caption_names_those_that_are_not_drawn() -> None:
     rows = pd.DataFrame({"algorithm": [f"a{nth}" for nth in range(12)], "median_us": range(1, 13)})
-    rows = rows.assign(backend="p2p", collective="all_reduce", ranks=4, bytes=8, low_us=1.0, high_us=12.0)
+    rows = rows.assign(
+        backend="p2p", collective="all_reduce", ranks=4, bytes=8, low_us=1.0, high_us=12.0
+    )
     assert measured.times(rows[::-1]).caption == "Not drawn, because others are faster: a10, a11."
     assert measured.times(rows[:10]).caption == ""

@@ -29,22 +29,30 @@ def seen() -> dict[tuple[str, int], dict[str, Any]]:
 @pytest.mark.integration
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("algorithm", ["ring", "two_tree"])
-def test_each_gradient_is_reduced_once_and_the_last_layers_first(seen: Any, algorithm: str, buckets: int) -> None:
+def test_each_gradient_is_reduced_once_and_the_last_layers_first(
+    seen: Any, algorithm: str, buckets: int
+) -> None:
     case = seen[algorithm, buckets]
     sizes = [4 * a * b for a, b in pairwise(overlap_cases.WIDTHS)]
     assert [*map(tuple, case["reduced"])] == [*enumerate(case["called"])]
     assert sum(case["called"]) == case["bytes"] == sum(sizes)
     borders = [sum(sizes[layer:]) for layer in range(len(sizes))]
-    assert {*accumulate(case["called"])} <= {*borders}, "buckets hold whole layers, from the last to the first"
+    assert {*accumulate(case["called"])} <= {*borders}, (
+        "buckets hold whole layers, from the last to the first"
+    )
     assert (len(case["called"]) == 1) == (buckets == 1)
     assert case["wrong"] == 0
-    torch.testing.assert_close(torch.tensor(case["gradients"]), torch.tensor(seen["ring", 1]["gradients"]))
+    torch.testing.assert_close(
+        torch.tensor(case["gradients"]), torch.tensor(seen["ring", 1]["gradients"])
+    )
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("algorithm", ["ring", "two_tree"])
-def test_the_first_all_reduce_begins_before_the_backward_pass_ends(seen: Any, algorithm: str, buckets: int) -> None:
+def test_the_first_all_reduce_begins_before_the_backward_pass_ends(
+    seen: Any, algorithm: str, buckets: int
+) -> None:
     case = seen[algorithm, buckets]
     assert case["marks"] == 2 * len(overlap_cases.WIDTHS)
     assert (case["first"] < case["first_layer"]) == (buckets > 1)
@@ -77,7 +85,9 @@ def test_one_rank_has_nothing_to_average() -> None:
     assert sum(size for _, size in case["reduced"]) == case["bytes"]
 
 
-def test_a_backward_pass_waits_before_its_gradient_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backward_pass_waits_before_its_gradient_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waited: list[Any] = []
     monkeypatch.setattr("collectives_book.overlap.layers.time.sleep", waited.append)
     stack = Stack([4, 3, 2], seconds=3.0)
@@ -100,5 +110,13 @@ def test_a_timeline_is_a_trace_with_two_lines_for_each_rank(tmp_path: Path) -> N
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"rank 0", "rank 1"}
     shown = [(event["pid"], event["tid"], event["name"]) for event in events if event["ph"] == "X"]
-    assert shown == [(0, 0, "forward layer 0"), (0, 0, "backward layer 0"), (1, 1, "all-reduce bucket 0")]
-    assert (events[-1]["ts"], events[-1]["dur"], events[-1]["args"]) == (3.5e6, 0.5e6, {"bytes": 128})
+    assert shown == [
+        (0, 0, "forward layer 0"),
+        (0, 0, "backward layer 0"),
+        (1, 1, "all-reduce bucket 0"),
+    ]
+    assert (events[-1]["ts"], events[-1]["dur"], events[-1]["args"]) == (
+        3.5e6,
+        0.5e6,
+        {"bytes": 128},
+    )

@@ -33,7 +33,15 @@ def test_a_notebook_runs_by_plain_papermill(name: str, tmp_path: Path) -> None:
     """As in its own first cell: parameters on the command line, the executed notebook and its rows where they say."""
     shutil.copy(EXPERIMENTS / f"{name}.ipynb", tmp_path / "in.ipynb")
     parameters = QUICK[name] | FEWER[name] | {"output": "results/rows"}
-    command = [sys.executable, "-m", "papermill", "in.ipynb", "out.ipynb", "-y", yaml.safe_dump(parameters)]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "in.ipynb",
+        "out.ipynb",
+        "-y",
+        yaml.safe_dump(parameters),
+    ]
     # The kernel is the Python that runs the tests, and reads no settings of this user's.
     kernel = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
     done = finished([*command, "-k", "python3"], cwd=tmp_path, env=kernel)

@@ -35,14 +35,19 @@ def train(server: Server, workers: int, gradient: Compute, seed: int) -> None:
                     computing[worker] = step, server.parameters.clone()
         assert computing or not waiting, "all wait for each other"
         if computing:
-            (worker,) = chance.choices(sorted(computing), [weights[each] for each in sorted(computing)])
+            (worker,) = chance.choices(
+                sorted(computing), [weights[each] for each in sorted(computing)]
+            )
             step, seen = computing.pop(worker)
             server.subtract(worker, step, gradient(worker, seen, step))
             waiting.add(worker)
 
 
 def distinct(worker: int, parameters: torch.Tensor, step: int) -> torch.Tensor:
-    """A number for each worker and step that no sum of others equals by chance; float64 has it exactly."""
+    """A number for each worker and step that no sum of others equals by chance.
+
+    Float64 has it exactly.
+    """
     return torch.full_like(parameters, float(1 + worker + 16 * step * step))
 
 
@@ -60,9 +65,13 @@ def need_order(server: Server, workers: int, bound: int | None) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("bound", [0, 1, 3, None])
-def test_every_gradient_counts_once_and_no_reader_is_staler_than_the_bound(workers: int, bound: int | None) -> None:
+def test_every_gradient_counts_once_and_no_reader_is_staler_than_the_bound(
+    workers: int, bound: int | None
+) -> None:
     for seed in range(5):
-        server = Server(torch.zeros(3, dtype=torch.float64), workers, workers * STEPS, bound, rate=1.0)
+        server = Server(
+            torch.zeros(3, dtype=torch.float64), workers, workers * STEPS, bound, rate=1.0
+        )
         train(server, workers, distinct, seed)
         need_order(server, workers, bound)
 
@@ -106,7 +115,9 @@ def test_a_step_that_was_not_given_is_refused() -> None:
     server.read(1)
     with pytest.raises(ValueError, match="step of worker 1: got 2, expected 0"):
         server.subtract(1, 2, torch.ones(1))
-    with pytest.raises(ValueError, match="synchronous steps: got 5, expected a multiple of 2 workers"):
+    with pytest.raises(
+        ValueError, match="synchronous steps: got 5, expected a multiple of 2 workers"
+    ):
         Server(torch.zeros(1), workers=2, steps=5, bound=0, rate=1.0)
 
 
@@ -116,12 +127,21 @@ def one_process(batch: int, steps: int, rate: float) -> torch.Tensor:
     return parameters_to_vector(model.parameters()).detach()
 
 
-SETTINGS = {"backend": "gloo", "batch": 400, "compute": 0.0, "factor": 1, "slow_worker": 0, "rate": 0.25}
+SETTINGS = {
+    "backend": "gloo",
+    "batch": 400,
+    "compute": 0.0,
+    "factor": 1,
+    "slow_worker": 0,
+    "rate": 0.25,
+}
 
 
 @pytest.mark.integration  # seconds
 @pytest.mark.parametrize("workers", each([1, 3, 7], few=[7]))
-def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_any_order(workers: int) -> None:
+def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_any_order(
+    workers: int,
+) -> None:
     """An epoch is three batches of 400 images and one of 300: parts are uneven."""
     (learned, _), steps = digits(), 9
     settings = SETTINGS | {"workers": workers}
@@ -130,7 +150,9 @@ def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_an
     for seed in (0, 1):
         start = parameters_to_vector(perceptron().parameters()).detach()
         server = Server(start, workers, workers * steps, bound=0, rate=0.25)
-        train(server, workers, lambda worker, parameters, step: made[worker](parameters, step), seed)
+        train(
+            server, workers, lambda worker, parameters, step: made[worker](parameters, step), seed
+        )
         results.append(server.parameters)
     assert torch.equal(*results)
     torch.testing.assert_close(results[0], one_process(400, steps, 0.25), rtol=1e-4, atol=1e-6)
@@ -145,9 +167,14 @@ def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_an
         ("lie", "ValueError: step of worker 1: got 7, expected 1"),
     ],
 )
-def test_a_worker_that_fails_ends_the_run_and_is_named(how: str, message: str, tmp_path: Path) -> None:
+def test_a_worker_that_fails_ends_the_run_and_is_named(
+    how: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(RankError):
         launch("late_workers", {"how": how, "folder": str(tmp_path)}, 3, timeout=PATIENCE)
     server, worker = ((tmp_path / name).read_text() for name in "01")
     assert server.startswith(message)
-    assert worker == "RuntimeError: the server gave up, because worker 1 failed; its own error says how"
+    assert (
+        worker
+        == "RuntimeError: the server gave up, because worker 1 failed; its own error says how"
+    )

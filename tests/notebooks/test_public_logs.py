@@ -22,20 +22,31 @@ def test_most_agree_with_what_their_authors_say_and_no_row_has_a_path() -> None:
 
 
 def test_false_statements_are_counted_apart_from_right_answers() -> None:
-    faulty = NOTHING | {"expected": "timeout", "sources": "log", "found": "timeout; ring", "at_first": "ring"}
+    faulty = NOTHING | {
+        "expected": "timeout",
+        "sources": "log",
+        "found": "timeout; ring",
+        "at_first": "ring",
+    }
     faulty |= {"false": "ring", "false_at_first": "ring"}
     healthy = faulty | {"expected": "healthy", "found": "", "false": ""}
     healthy |= {"at_first": "dip; graph", "false_at_first": "dip; graph"}
     known = healthy | {"at_first": "", "false_at_first": ""}
     counted = public_logs.counts(pd.DataFrame([faulty, faulty, healthy, known, NOTHING]))
-    assert counted.iloc[[0, 1, 2]].values.tolist() == [[2, 0, 2, 2, 2], [2, 0, 2, 2, 2], [1, 0, 1, 2, 0]]
+    assert counted.iloc[[0, 1, 2]].values.tolist() == [
+        [2, 0, 2, 2, 2],
+        [2, 0, 2, 2, 2],
+        [1, 0, 1, 2, 0],
+    ]
     assert counted.iloc[4].fillna(-1).tolist() == [1, -1, 1, -1, 0]
 
 
 def test_all_that_is_found_in_a_healthy_log_is_false() -> None:
     healthy = LOGS[LOGS.expected == "healthy"]
     assert (healthy.false == healthy.found.replace("unreadable", "")).all()
-    assert (healthy.at_first.isin(["", "none"]) | (healthy.at_first == healthy.false_at_first)).all()
+    assert (
+        healthy.at_first.isin(["", "none"]) | (healthy.at_first == healthy.false_at_first)
+    ).all()
     for row in LOGS[LOGS.false != ""].itertuples():
         assert {*row.false.split("; ")} <= {*row.found.split("; ")}
 
@@ -64,6 +75,11 @@ def test_what_was_said_of_quoted_logs_at_first_stays() -> None:
     quoted = pd.read_csv(public_logs.TABLE.with_name("quoted-logs.csv"))
     told = quoted[(quoted.kind == "faulty") & (quoted.told == "yes")]
     assert quoted.thread.is_unique
-    assert told["first"].value_counts().to_dict() == {"right": 26, "partly": 15, "nothing": 2, "false": 1}
+    assert told["first"].value_counts().to_dict() == {
+        "right": 26,
+        "partly": 15,
+        "nothing": 2,
+        "false": 1,
+    }
     assert (told.now == "right").mean() >= 0.7
     assert "false" not in {*quoted.now}

@@ -1,4 +1,7 @@
-"""Experiments that are not measured: parameters that do not fit together are named; without hosts a notebook ends."""
+"""Experiments that are not measured: parameters that do not fit together are named.
+
+Without hosts a notebook ends.
+"""
 
 from typing import Any
 
@@ -31,22 +34,58 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("asynchronous", {"ranks": 2}, "ranks: Input should be greater than or equal to 3, got 2"),
     ("asynchronous", {"slow_worker": 3}, "slow_worker: got 3, expected 0 to 2"),
     ("asynchronous", {"slow_worker": -1}, "slow_worker: got -1, expected 0 to 2"),
-    ("asynchronous", {"slow": ["link"]}, "slow: got 'link' with where 'loopback', expected cluster:LATENCY,RATE"),
-    ("asynchronous", {"slow": ["me"]}, "slow.0: Input should be 'nobody', 'compute', 'link' or 'turns', got 'me'"),
+    (
+        "asynchronous",
+        {"slow": ["link"]},
+        "slow: got 'link' with where 'loopback', expected cluster:LATENCY,RATE",
+    ),
+    (
+        "asynchronous",
+        {"slow": ["me"]},
+        "slow.0: Input should be 'nobody', 'compute', 'link' or 'turns', got 'me'",
+    ),
     ("asynchronous", {"backend": "mpi"}, f"unknown backend: got 'mpi', expected one of {JOINING}"),
     ("asynchronous", {"algorithm": "rnig"}, "no algorithm 'rnig' for 'all_reduce'"),
     ("asynchronous", {"batch": 2}, "batch: got 2, expected a sample or more for each of 3 workers"),
-    ("data-parallel", {"beside": ["p2p"]}, "beside: got 'p2p', which is the backend, expected others only"),
+    (
+        "data-parallel",
+        {"beside": ["p2p"]},
+        "beside: got 'p2p', which is the backend, expected others only",
+    ),
     ("data-parallel", {"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
-    ("data-parallel", {"killed_at": 12}, "killed_at: got 12 on 2 ranks, expected 0, or less than 12 on 2 ranks or"),
+    (
+        "data-parallel",
+        {"killed_at": 12},
+        "killed_at: got 12 on 2 ranks, expected 0, or less than 12 on 2 ranks or",
+    ),
     ("data-parallel", {"ranks": 1}, "killed_at: got 8 on 1 ranks"),
-    ("data-parallel", {"beside": ["horovod"]}, "fusion: got none, expected a threshold or more for horovod"),
-    ("model-parallel", {"stages": 4}, "stages: got 4, expected at most one for each of the 3 ranks"),
-    ("model-parallel", {"micro_batches": [1, 6]}, "micro_batches: got 6, expected at most the 5 samples"),
-    ("model-parallel", {"schedules": ["zigzag"]}, "schedules.0: Input should be 'gpipe' or '1f1b', got 'zigzag'"),
+    (
+        "data-parallel",
+        {"beside": ["horovod"]},
+        "fusion: got none, expected a threshold or more for horovod",
+    ),
+    (
+        "model-parallel",
+        {"stages": 4},
+        "stages: got 4, expected at most one for each of the 3 ranks",
+    ),
+    (
+        "model-parallel",
+        {"micro_batches": [1, 6]},
+        "micro_batches: got 6, expected at most the 5 samples",
+    ),
+    (
+        "model-parallel",
+        {"schedules": ["zigzag"]},
+        "schedules.0: Input should be 'gpipe' or '1f1b', got 'zigzag'",
+    ),
     ("model-parallel", {"backend": "nccl2"}, "unknown backend 'nccl2'"),
     ("model-parallel", {"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
-    ("model-parallel", {"widths": [0]}, "widths.0: Input should be greater than or equal to 1, got 0"),
+    (
+        "model-parallel",
+        {"widths": [0]},
+        "widths.0: Input should be greater than or equal to 1, got 0",
+    ),
     ("model-parallel", {"batches": []}, "batches: List should have at least 1 item"),
     ("model-parallel", {"forward": "2000s"}, "forward: Input should be less than or equal to 60"),
     ("model-parallel", {"brances": 3}, "unknown field 'brances'"),
@@ -67,8 +106,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("straggler", {"positions": [0, -1]}, "slow host: got -1, expected 0 to 1"),
     ("straggler", {"factors": [0]}, "factors.0: Input should be greater than or equal to 1, got 0"),
     ("straggler", {"algorithms": ["auto"]}, "algorithms: got 'auto', expected names only"),
-    ("weak-scaling", {"ranks": 20, "ranks_per_node": 8}, "ranks: got 20, expected a multiple of 8, whole nodes"),
-    ("weak-scaling", {"where": "cluster:5ms,25MB/s"}, "where: got 'cluster:5ms,25MB/s', expected 'cluster'"),
+    (
+        "weak-scaling",
+        {"ranks": 20, "ranks_per_node": 8},
+        "ranks: got 20, expected a multiple of 8, whole nodes",
+    ),
+    (
+        "weak-scaling",
+        {"where": "cluster:5ms,25MB/s"},
+        "where: got 'cluster:5ms,25MB/s', expected 'cluster'",
+    ),
     ("weak-scaling", {"network": "fast"}, "invalid rate 'fast'"),
 ]
 

@@ -7,7 +7,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from collectives.launch import launch
-from collectives_book.data_parallel.training import Training, alone, begin, descend, part_of_loss, step, train
+from collectives_book.data_parallel.training import (
+    Training,
+    alone,
+    begin,
+    descend,
+    part_of_loss,
+    step,
+    train,
+)
 from collectives_book.digits import digits, perceptron, shard
 from places import PATIENCE
 from sweep import each
@@ -19,7 +27,9 @@ ROUNDING = 1e-4
 
 
 def gradient(model: torch.nn.Module, loss: torch.Tensor) -> torch.Tensor:
-    return torch.cat([part.view(-1) for part in torch.autograd.grad(loss, list(model.parameters()))])
+    return torch.cat(
+        [part.view(-1) for part in torch.autograd.grad(loss, list(model.parameters()))]
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 8, 64, 100])
@@ -27,7 +37,10 @@ def test_the_gradients_of_the_shards_sum_up_to_that_of_the_batch(ranks: int) -> 
     """Also where shards differ, as those of 92 samples do, and where some of 100 ranks have none."""
     model, batch = perceptron(), digits()[0].take(torch.arange(92))
     whole = gradient(model, part_of_loss(model, batch, alone()))
-    parts = [part_of_loss(model, batch, alone()._replace(rank=rank, ranks=ranks)) for rank in range(ranks)]
+    parts = [
+        part_of_loss(model, batch, alone()._replace(rank=rank, ranks=ranks))
+        for rank in range(ranks)
+    ]
     summed = sum(gradient(model, part) for part in parts)
     assert float((summed - whole).abs().max() / whole.abs().max()) < 1e-6
     mean = cross_entropy(model(batch.images), batch.labels).item()
@@ -44,7 +57,10 @@ def test_the_mean_of_the_shards_means_is_not_the_mean_of_the_batch() -> None:
 
 def test_a_sum_that_forgets_a_rank_is_noticed() -> None:
     right = train(TRAINING, alone()).losses
-    for wrong in (alone()._replace(ranks=2), alone()._replace(sum=lambda buffer: buffer[:-1].div_(2))):
+    for wrong in (
+        alone()._replace(ranks=2),
+        alone()._replace(sum=lambda buffer: buffer[:-1].div_(2)),
+    ):
         losses = train(TRAINING, wrong).losses
         assert max(abs(a - b) / b for a, b in zip(losses, right, strict=True)) > 100 * ROUNDING
 
@@ -56,21 +72,32 @@ def test_the_loss_that_a_step_returns_is_that_of_the_batch_before_it() -> None:
 
 
 JOINED = [
-    *(["p2p", name] for name in ("ring", "two_tree", "tree", "recursive_doubling", "halving_doubling", "auto")),
+    *(
+        ["p2p", name]
+        for name in ("ring", "two_tree", "tree", "recursive_doubling", "halving_doubling", "auto")
+    ),
     ["gloo", "default"],
 ]
 
 
-# 128 samples as 1 x 128, 2 x 64 and 8 x 16; on 3 ranks every batch is cut unevenly. An epoch ends with one of 92.
+# 128 samples as 1 x 128, 2 x 64 and 8 x 16; on 3 ranks every batch is cut unevenly. An epoch ends
+# with one of 92.
 @pytest.mark.integration
 @pytest.mark.parametrize("ranks", each([1, 2, 3, 8], few=[1, 3]))
 def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
-    settings = {"training": asdict(TRAINING), "joined": [["one process", ""], *JOINED], "where": "loopback"}
+    settings = {
+        "training": asdict(TRAINING),
+        "joined": [["one process", ""], *JOINED],
+        "where": "loopback",
+    }
     settings |= {"backends": ["p2p", "gloo"], "rates": None}
     events = launch(TASK, settings, ranks, timeout=PATIENCE)
     alone_, *rows = [row for event in events for row in event.get("rows", [])]
-    assert alone_["losses"] == pytest.approx(train(TRAINING, alone()).losses, rel=ROUNDING)  # other threads
-    assert [[row["backend"], row["algorithm"], row["ranks"]] for row in rows] == [[*each, ranks] for each in JOINED]
+    # Other threads.
+    assert alone_["losses"] == pytest.approx(train(TRAINING, alone()).losses, rel=ROUNDING)
+    assert [[row["backend"], row["algorithm"], row["ranks"]] for row in rows] == [
+        [*each, ranks] for each in JOINED
+    ]
     for row in rows:
         assert len(row["losses"]) == 50
         differences = [abs(a - b) / b for a, b in zip(row["losses"], alone_["losses"], strict=True)]
@@ -82,10 +109,16 @@ def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
 @pytest.mark.parametrize("threshold", ["0", "134217728"])
 def test_horovod_s_optimizer_has_the_losses_of_one_process(threshold: str) -> None:
     """Under horovodrun itself; 3 ranks have uneven shards of every batch."""
-    settings = {"training": asdict(TRAINING), "joined": [["horovod", "default"]], "where": "horovodrun"}
+    settings = {
+        "training": asdict(TRAINING),
+        "joined": [["horovod", "default"]],
+        "where": "horovodrun",
+    }
     settings |= {"backends": ["horovod"], "rates": None}
     environment = {"HOROVOD_FUSION_THRESHOLD": threshold}
-    events = launch(TASK, settings, 3, where="horovodrun", timeout=PATIENCE, environment=environment)
+    events = launch(
+        TASK, settings, 3, where="horovodrun", timeout=PATIENCE, environment=environment
+    )
     (row,) = [row for event in events for row in event.get("rows", [])]
     right = train(TRAINING, alone()).losses
     assert 0 < max(abs(a - b) / b for a, b in zip(row["losses"], right, strict=True)) < ROUNDING

@@ -58,10 +58,14 @@ def test_a_failure_costs_no_row_and_the_next_run_measures_the_rest(tmp_path: Pat
     for _ in range(2):
         rows, record = counted.run()
         assert CALLS == [[5, 6], [7]]
-        assert list(zip(rows.case, rows.turn, strict=True)) == [(case, turn) for case in (5, 6, 7) for turn in (0, 1)]
+        assert list(zip(rows.case, rows.turn, strict=True)) == [
+            (case, turn) for case in (5, 6, 7) for turn in (0, 1)
+        ]
         assert rows.complete.all()
         assert record["settings"] == [{"output": counted.output}]
-        assert [rank["processor"] for rank in record["environment"]] == ["number 1"] * 2 + ["number 2"] * 2
+        assert [rank["processor"] for rank in record["environment"]] == ["number 1"] * 2 + [
+            "number 2"
+        ] * 2
         assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
 
 
@@ -76,7 +80,9 @@ def test_rows_of_another_experiment_are_neither_overwritten_nor_taken(tmp_path: 
 
     other = Other(output=str(tmp_path / "rows"), ranks=3)
     assert not other.is_measured()
-    with pytest.raises(FileExistsError, match="made with other parameters or other code; name another output"):
+    with pytest.raises(
+        FileExistsError, match="made with other parameters or other code; name another output"
+    ):
         other.run()
     assert CALLS == [[], [5, 6, 7]]
 
@@ -87,10 +93,15 @@ TWO_RANKS = LOOPBACK | {"ranks": 2}
 # Of each experiment: parameters, how many cases they are, and how many rows each of them has.
 MEASURED = {
     "straggler": (STRAGGLER | {"factors": [1], "positions": [], "sizes": ["4K", "64K"]}, [2, 2]),
-    "asynchronous": (ASYNCHRONOUS | {"modes": ["all_reduce", "stale"], "slow": ["nobody"], "repetitions": 1}, [1, 1]),
+    "asynchronous": (
+        ASYNCHRONOUS | {"modes": ["all_reduce", "stale"], "slow": ["nobody"], "repetitions": 1},
+        [1, 1],
+    ),
     "data-parallel": (DATA_PARALLEL | {"beside": [], "killed_at": 0}, [1, 1, 8]),
     "model-parallel": (
-        MODEL_PARALLEL | TWO_RANKS | {"widths": [2], "batches": [4], "schedules": ["1f1b"], "micro_batches": [1, 2]},
+        MODEL_PARALLEL
+        | TWO_RANKS
+        | {"widths": [2], "batches": [4], "schedules": ["1f1b"], "micro_batches": [1, 2]},
         [2, 5, 9],
     ),
     "overlap": (OVERLAP | TWO_RANKS, [2, 2]),
@@ -117,16 +128,19 @@ def test_a_killed_rank_costs_no_row_and_the_next_run_measures_the_rest(
     rows, record = asked.run()
     assert reported == cases, "each case was measured once"
     assert len(rows) == sum(cases)
-    assert list(rows.loc[: len(first) - 1, "samples" if "samples" in rows else "losses"].map(list)) == [
-        row.get("samples", row.get("losses")) for row in first
-    ]
+    assert list(
+        rows.loc[: len(first) - 1, "samples" if "samples" in rows else "losses"].map(list)
+    ) == [row.get("samples", row.get("losses")) for row in first]
     assert {"processor", "torch"} <= set(record["environment"][0])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
     assert read(tmp_path / "rows")[0].equals(asked.run()[0])
 
 
 def dying_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
-    """The numbers of rows that ranks report, case by case; the first rank dies after its first case, once."""
+    """The numbers of rows that ranks report, case by case.
+
+    The first rank dies after its first case, once.
+    """
     reported: list[int] = []
     module = data_parallel if name == "data-parallel" else base
     starting = "launch_on" if name == "straggler" else "launch"

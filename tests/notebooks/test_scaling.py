@@ -32,7 +32,11 @@ GOOD: dict[str, Any] = {
 
 def test_what_is_measured_where() -> None:
     plain, full, slower = Scaling(**GOOD).measurements()
-    assert (plain.ranks, plain.backends, plain.algorithms) == (2, ["p2p", "gloo", "mpi"], ["auto", "ring", "two_tree"])
+    assert (plain.ranks, plain.backends, plain.algorithms) == (
+        2,
+        ["p2p", "gloo", "mpi"],
+        ["auto", "ring", "two_tree"],
+    )
     assert (full.ranks, full.backends[-1], full.where) == (4, "mpi:ring", WHERE)
     assert (slower.ranks, slower.backends, slower.algorithms) == (4, ["p2p"], ["auto"])
     assert slower.where == "cluster:20ms,6.25MB/s"
@@ -55,24 +59,49 @@ def test_ours_over_nccl_takes_the_place_of_ours() -> None:
         ("123.4567us", "1GB/s", "493.827us,250MB/s"),
     ],
 )
-def test_links_of_less_than_a_millisecond_can_be_slowed_down(latency: str, rate: str, deeper: str) -> None:
+def test_links_of_less_than_a_millisecond_can_be_slowed_down(
+    latency: str, rate: str, deeper: str
+) -> None:
     *_, slower = Scaling(**GOOD | {"latency": latency, "rate": rate}).measurements()
     assert slower.where == f"cluster:{deeper}"
 
 
 def rows() -> list[dict[str, Any]]:
-    """Ours, half as fast as simulated; gloo ten times as slow as auto, Open MPI twice, its ring as fast as auto."""
+    """Ours, half as fast as simulated.
+
+    Gloo ten times as slow as auto, Open MPI twice, its ring as fast as auto.
+    """
     on, made = machine("5ms,25MB/s"), []
 
-    def row(ranks: int, backend: str, algorithm: str, nbytes: int, us: float, auto: bool = False) -> None:
-        own = {"where": WHERE, "ranks": ranks, "backend": backend, "algorithm": algorithm, "bytes": nbytes}
-        times = {"median_us": us, "low_us": 0.9 * us, "high_us": 1.1 * us, "busbw": 1.75 * nbytes / us / 1e3}
+    def row(
+        ranks: int, backend: str, algorithm: str, nbytes: int, us: float, auto: bool = False
+    ) -> None:
+        own = {
+            "where": WHERE,
+            "ranks": ranks,
+            "backend": backend,
+            "algorithm": algorithm,
+            "bytes": nbytes,
+        }
+        times = {
+            "median_us": us,
+            "low_us": 0.9 * us,
+            "high_us": 1.1 * us,
+            "busbw": 1.75 * nbytes / us / 1e3,
+        }
         segments = {"segments": 1 if backend == "p2p" else None}
-        made.append({"collective": "all_reduce", "error": None, "wrong": 0, "auto": auto} | own | times | segments)
+        made.append(
+            {"collective": "all_reduce", "error": None, "wrong": 0, "auto": auto}
+            | own
+            | times
+            | segments
+        )
 
     for ranks in (4, 8):
         for nbytes in (4, 1 << 20):
-            law = simulate(build("all_reduce", "recursive_doubling", ranks), on, nbytes).seconds * 1e6
+            law = (
+                simulate(build("all_reduce", "recursive_doubling", ranks), on, nbytes).seconds * 1e6
+            )
             for auto in (True, False):
                 row(ranks, "p2p", "recursive_doubling", nbytes, 2 * law, auto)
             row(ranks, "gloo", "default", nbytes, 20 * law)
@@ -96,11 +125,20 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     found, _ = experiment.results(stem)
     table = targets.ratios(found)
     assert table.index.tolist() == [4, 1 << 20]
-    for column, ratio in {"gloo, Horovod": 10, "Open MPI": 2, "its best": 1, "NCCL": 3, "model": 2}.items():
+    for column, ratio in {
+        "gloo, Horovod": 10,
+        "Open MPI": 2,
+        "its best": 1,
+        "NCCL": 3,
+        "model": 2,
+    }.items():
         assert table[column].tolist() == pytest.approx([ratio] * 2), column
     assert "4× slower" not in table
-    buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port
-    assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
+    # Ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port.
+    buffer = (1 << 20) / 25e3
+    assert table.bound.tolist() == pytest.approx(
+        [2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3
+    )
     assert {*targets.deviations(found).off.round(9)} == {1.0}
     assert targets.deviations(found[found.ranks == 4]).empty, "many hosts only"
 
@@ -108,7 +146,13 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
 def test_where_two_trees_win_a_tie_is_none() -> None:
     """Milliseconds at 4, 8, 16 and 32 B, with intervals of a tenth on either side."""
     made = [
-        {"algorithm": name, "bytes": 4 << nth, "low_us": 900 * ms, "median_us": 1000 * ms, "high_us": 1100 * ms}
+        {
+            "algorithm": name,
+            "bytes": 4 << nth,
+            "low_us": 900 * ms,
+            "median_us": 1000 * ms,
+            "high_us": 1100 * ms,
+        }
         for name, times in {"two_tree": (1, 1, 2, 1), "chain": (2, 4, 1, 1.1)}.items()
         for nth, ms in enumerate(times)
     ]
@@ -120,11 +164,16 @@ def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
     assert choose("all_reduce", 32, 1 << 16, on=fast).algorithm == "segmented_ring"
     assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "reduce_broadcast"
     assert choose("all_reduce", 32, 1 << 16, "tree", 3, on=slow)[:2] == ("tree", 3)
-    # A port that is free while a message is on its way is worth a second segment, one that is not is not.
-    free, busy = (Machine(name="a test", network=Link(**{of: 5e-3}, rate=25e6)) for of in ("latency", "overhead"))
+    # A port that is free while a message is on its way is worth a second segment, one that is not
+    # is not.
+    free, busy = (
+        Machine(name="a test", network=Link(**{of: 5e-3}, rate=25e6))
+        for of in ("latency", "overhead")
+    )
     assert choose("all_reduce", 32, 16 << 20, on=free)[:2] == ("segmented_ring", 2)
     assert choose("all_reduce", 32, 16 << 20, on=busy).algorithm == "halving_doubling"
-    # While latencies are long, one rank that does all may; not where its own work on many messages takes longer.
+    # While latencies are long, one rank that does all may; not where its own work on many messages
+    # takes longer.
     assert [choose("all_reduce", p, 4, on=free).algorithm for p in (4, 8, 32)] == [
         "recursive_doubling",
         "reduce_broadcast",

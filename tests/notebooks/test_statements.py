@@ -25,7 +25,8 @@ def ahead(table: pd.DataFrame) -> list[str]:
 
 A, B, C = [10.0, 11, 11, 11, 12], [20.0, 21, 21, 21, 22], [30.0, 33, 33, 33, 36]
 LATE = [12.0, 13, 13, 13, 14]  # begins where A ends
-# Rounds of one launch, four of them disturbed: the intervals of both rows reach from quiet to disturbed rounds.
+# Rounds of one launch, four of them disturbed: the intervals of both rows reach from quiet to
+# disturbed rounds.
 ROUNDS = [900.0, 920, 5000, 935, 940, 5100, 910, 5200, 930, 5300]
 SLOWER = [1.5 * each for each in ROUNDS]
 NOW_AND_THEN = [each * (1.5 if nth % 2 else 0.7) for nth, each in enumerate(ROUNDS)]
@@ -39,14 +40,18 @@ NOW_AND_THEN = [each * (1.5 if nth % 2 else 0.7) for nth, each in enumerate(ROUN
         (rows(ring=A, tree=B).drop(columns="samples"), ["ring"]),
         (rows(root=C, ring=A, two_tree=LATE), ["ring", "two_tree"]),
         # Of several that tie with the first some may be apart.
-        (rows(wide=[10.0, 15, 15, 15, 40], middle=[16.0, 17, 17, 17, 18], late=C), ["wide", "middle", "late"]),
+        (
+            rows(wide=[10.0, 15, 15, 15, 40], middle=[16.0, 17, 17, 17, 18], late=C),
+            ["wide", "middle", "late"],
+        ),
         # Interleaved samples are compared round by round.
         (rows(ring=ROUNDS, tree=SLOWER), ["ring"]),
         (rows(tree=SLOWER, ring=ROUNDS), ["ring"]),
         (rows(ring=ROUNDS, tree=NOW_AND_THEN), ["ring", "tree"]),
         (rows(ring=ROUNDS, tree=SLOWER[:9]), ["ring", "tree"]),  # of other rounds
         (rows(ring=ROUNDS[:5], tree=SLOWER[:5]), ["ring", "tree"]),  # too few rounds to be sure
-        # Of two equal series with three samples each, the intervals of one pair in ten have nothing in common.
+        # Of two equal series with three samples each, the intervals of one pair in ten have nothing
+        # in common.
         *((rows(ring=A[:n], tree=[90.0] * 5), ["ring", "tree"]) for n in (1, 3, 4)),
         (rows(ring=A[:4], tree=[90.0] * 4), ["ring", "tree"]),
         # Five samples have their range for an interval.
@@ -54,7 +59,9 @@ NOW_AND_THEN = [each * (1.5 if nth % 2 else 0.7) for nth, each in enumerate(ROUN
         (rows(ring=[0.0, 1, 2, 3, 4], tree=[4.0, 6, 7, 8, 9]), ["ring", "tree"]),
     ],
 )
-def test_a_winner_is_named_where_the_data_tell_rows_apart(table: pd.DataFrame, expected: list[str]) -> None:
+def test_a_winner_is_named_where_the_data_tell_rows_apart(
+    table: pd.DataFrame, expected: list[str]
+) -> None:
     assert ahead(table) == expected
 
 

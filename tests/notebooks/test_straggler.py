@@ -61,7 +61,10 @@ def test_each_point_is_measured_while_that_link_alone_is_slow(
 
 def test_the_table_has_the_rows_numbers() -> None:
     """A ring of 8 hosts that are all as slow takes 14 · (1 ms + n / 8 / their rate)."""
-    part, row = (1 << 20) / 8 / 100e6, {"slow_host": 1, "algorithm": "ring", "bytes": 1 << 20, "ranks": 8}
+    part, row = (
+        (1 << 20) / 8 / 100e6,
+        {"slow_host": 1, "algorithm": "ring", "bytes": 1 << 20, "ranks": 8},
+    )
     made = [
         row | {"factor": factor, "median_us": 14e6 * share * (1e-3 + factor * part)}
         for factor, share in ((1, 1), (8, 0.6))

@@ -14,7 +14,9 @@ QUICK = 0.3
 def test_every_question_has_its_row() -> None:
     assert tuple(ROWS[0]) == COLUMNS
     questions = [(of.name, len(of.links), of.chunks) for of in asked()]
-    assert [(each["topology"], int(each["ranks"]), int(each["chunks"])) for each in ROWS] == questions
+    assert [
+        (each["topology"], int(each["ranks"]), int(each["chunks"])) for each in ROWS
+    ] == questions
 
 
 @pytest.mark.integration  # seconds
@@ -24,7 +26,9 @@ def test_the_quick_answers_recur() -> None:
     assert len(quick) > 5
     for at in quick:
         found = row(questions[at])
-        assert {name: str(found[name]) for name in COLUMNS[:-1]} == {name: ROWS[at][name] for name in COLUMNS[:-1]}
+        assert {name: str(found[name]) for name in COLUMNS[:-1]} == {
+            name: ROWS[at][name] for name in COLUMNS[:-1]
+        }
 
 
 def test_a_minute_ends_some() -> None:

@@ -50,7 +50,9 @@ SCALED: dict[str, Any] = {
 
 
 def test_ranks_are_told_their_algorithms_and_a_layer_s_waiting() -> None:
-    assert Overlap.given(GOOD | {"backend": "gloo", "algorithms": []}).job([1])["algorithms"] == ["default"]
+    assert Overlap.given(GOOD | {"backend": "gloo", "algorithms": []}).job([1])["algorithms"] == [
+        "default"
+    ]
     assert Overlap.given(GOOD).job([1])["seconds"] == 0.002
 
 
@@ -59,7 +61,9 @@ def test_bytes_over_rate_and_its_ratio_to_computing_stay_as_they_were_published(
     told, on = asked.job([1]), asked.machine(40)
     nbytes = 4 * sum(a * b for a, b in pairwise(told["widths"]))
     ratio = published.GRADIENTS / published.NETWORK / published.COMPUTING
-    assert nbytes / on.network.rate / (told["seconds"] * asked.layers) == pytest.approx(ratio, rel=0.01)
+    assert nbytes / on.network.rate / (told["seconds"] * asked.layers) == pytest.approx(
+        ratio, rel=0.01
+    )
     assert on.inside is not None
     assert on.inside.rate / on.network.rate == pytest.approx(published.INSIDE / published.NETWORK)
 
@@ -68,7 +72,10 @@ def test_more_buckets_hide_more_until_their_latencies_add_up() -> None:
     """Eight ranks, links of 5 ms and 25 MB/s: a bucket of n bytes takes 14 · (5 ms + n / 8 / 25 MB/s) by a ring."""
     on, nbytes, waiting = machine("5ms,25MB/s"), 16 << 20, 2.1
     row = {"backend": "p2p", "algorithm": "ring", "bytes": nbytes, "ranks": 8}
-    said = [predicted(row | {"buckets": number}, waiting, on)["predicted_us"] for number in (1, 2, 4, 8, 16)]
+    said = [
+        predicted(row | {"buckets": number}, waiting, on)["predicted_us"]
+        for number in (1, 2, 4, 8, 16)
+    ]
     assert said[0] == pytest.approx(1e6 * 14 * (0.005 + nbytes / 8 / 25e6), abs=1)
     assert said[0] > said[1] > said[2] < said[3] < said[4]
     for known in ((waiting, None), (0.0, on)):
@@ -76,7 +83,9 @@ def test_more_buckets_hide_more_until_their_latencies_add_up() -> None:
 
 
 @pytest.mark.extended
-def test_overlap_is_measured_on_emulated_hosts(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_is_measured_on_emulated_hosts(
+    allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     rows, record = Overlap.given(GOOD | {"output": str(tmp_path / "rows")}).run()
     assert [(row.algorithm, row.buckets) for row in rows.itertuples()] == [
@@ -94,7 +103,9 @@ def test_overlap_is_measured_on_emulated_hosts(allowed: None, tmp_path: Path, mo
 
 
 @pytest.mark.extended
-def test_weak_scaling_is_measured_on_racks(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weak_scaling_is_measured_on_racks(
+    allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     racks, make = [], clusters.cluster
 

@@ -37,7 +37,9 @@ def test_the_rule_asks_three_questions(name: str, p: int, n: int, picked: str) -
         ("ethernet", "all_reduce", 6),
     ],
 )
-def test_no_candidate_beats_the_algorithm_that_the_map_names(on: str, collective: str, p: int) -> None:
+def test_no_candidate_beats_the_algorithm_that_the_map_names(
+    on: str, collective: str, p: int
+) -> None:
     """Also none of those that the map leaves out, because they take longer for fewer bytes."""
     drawn = column(SIZES, candidates(collective), (machine(on), p), collective)
     for n in SIZES:

@@ -45,7 +45,9 @@ def chosen(collective: str, n: int, group: dist.ProcessGroup, **more: Any) -> Se
     """What our back end did, or said was wrong."""
     x = torch.zeros(n)
     try:
-        return list(backend("p2p").perform(Call(collective, x, x.clone(), None, None, group, **more))[:2])
+        return list(
+            backend("p2p").perform(Call(collective, x, x.clone(), None, None, group, **more))[:2]
+        )
     except (RuntimeError, ValueError) as error:
         return str(error)
 
@@ -58,7 +60,9 @@ def sent(sizes: Callable[[int, int], int], rank: int, p: int, name: str) -> Seen
         collectives.all_to_all(room, given, group=dist.new_group(timeout=LIMIT), algorithm=name)
     except (RuntimeError, ValueError) as error:
         return str(error)
-    return all(torch.equal(each, torch.full_like(each, 100.0 * r + rank)) for r, each in enumerate(room))
+    return all(
+        torch.equal(each, torch.full_like(each, 100.0 * r + rank)) for r, each in enumerate(room)
+    )
 
 
 def splits_of_very_different_sizes(rank: int, p: int, _: dict[str, Any]) -> Seen:
@@ -96,7 +100,9 @@ def files_of_different_content(rank: int, p: int, settings: dict[str, Any]) -> S
     file = Path(settings["folder"]) / str(rank) / "mine.yaml"
     file.parent.mkdir()
     latency = "1s" if rank == 0 else "1us"
-    file.write_text(f"name: mine\nnetwork: {{latency: {latency}, rate: {'1GB/s' if rank == 0 else '1MB/s'}}}\n")
+    file.write_text(
+        f"name: mine\nnetwork: {{latency: {latency}, rate: {'1GB/s' if rank == 0 else '1MB/s'}}}\n"
+    )
     return under(str(file))
 
 

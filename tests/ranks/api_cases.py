@@ -1,6 +1,7 @@
 """What every rank does for test_api.py: each collective, algorithm, dtype, op and length, against plain expectations.
 
-`run` reports one event per check: {"case": …, "ok": bool}. Run through collectives.launch, as measurements are.
+`run` reports one event per check: {"case": …, "ok": bool}. Run through collectives.launch, as
+measurements are.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ def reducing(check: Check, rank: int, p: int, name: str, op: str, n: int) -> Non
     for algorithm, dst in itertools.product(["auto", *names("reduce", executable())], {0, p - 1}):
         tensor = mine.clone()
         collectives.reduce(tensor, dst, OPS[op], algorithm=algorithm)
-        check(f"reduce {algorithm} to {dst} {name} {op} {n}", torch.equal(tensor, everything if rank == dst else mine))
+        check(
+            f"reduce {algorithm} to {dst} {name} {op} {n}",
+            torch.equal(tensor, everything if rank == dst else mine),
+        )
     whole, parts = data(rank, n * p, name, op, p), total(n * p, name, op, p)
     for algorithm in ["auto", *names("reduce_scatter", executable())]:
         given, output = whole.clone(), torch.full((n,), 77, dtype=whole.dtype)
@@ -104,15 +108,23 @@ def reducing(check: Check, rank: int, p: int, name: str, op: str, n: int) -> Non
 
 def moving(check: Check, rank: int, p: int, name: str, n: int) -> None:
     mine = data(rank, n, name, "sum", p)
-    for algorithm, src in itertools.product(["auto", *names("broadcast", executable())], {0, p - 1}):
+    for algorithm, src in itertools.product(
+        ["auto", *names("broadcast", executable())], {0, p - 1}
+    ):
         tensor = mine.clone()
         collectives.broadcast(tensor, src, algorithm=algorithm)
-        check(f"broadcast {algorithm} from {src} {name} {n}", torch.equal(tensor, data(src, n, name, "sum", p)))
+        check(
+            f"broadcast {algorithm} from {src} {name} {n}",
+            torch.equal(tensor, data(src, n, name, "sum", p)),
+        )
     for algorithm in ["auto", *names("all_gather", executable())]:
         output, given = torch.full((n * p,), 77, dtype=mine.dtype), mine.clone()
         collectives.all_gather_into_tensor(output, given, algorithm=algorithm)
         expected = torch.cat([data(of, n, name, "sum", p) for of in range(p)])
-        check(f"all_gather {algorithm} {name} {n}", torch.equal(output, expected) and torch.equal(given, mine))
+        check(
+            f"all_gather {algorithm} {name} {n}",
+            torch.equal(output, expected) and torch.equal(given, mine),
+        )
     for algorithm, root in itertools.product(["auto", *names("scatter", executable())], {0, p - 1}):
         parts = list(data(root, n * p, name, "sum", p).view(p, n))
         tensor = torch.full((n,), 77, dtype=mine.dtype)
@@ -120,14 +132,19 @@ def moving(check: Check, rank: int, p: int, name: str, n: int) -> None:
         check(f"scatter {algorithm} from {root} {name} {n}", torch.equal(tensor, parts[rank]))
         room = [torch.full((n,), 77, dtype=mine.dtype) for _ in range(p)]
         collectives.gather(mine, room if rank == root else None, root, algorithm=algorithm)
-        ok = rank != root or all(torch.equal(room[of], data(of, n, name, "sum", p)) for of in range(p))
+        ok = rank != root or all(
+            torch.equal(room[of], data(of, n, name, "sum", p)) for of in range(p)
+        )
         check(f"gather {algorithm} to {root} {name} {n}", ok)
     for algorithm in ["auto", *names("all_to_all", executable())]:
         given = data(rank, n * p, name, "sum", p)
         output, before = torch.full_like(given, 77), given.clone()
         collectives.all_to_all_single(output, given, algorithm=algorithm)
         expected = torch.cat([data(of, n * p, name, "sum", p).view(p, n)[rank] for of in range(p)])
-        check(f"all_to_all {algorithm} {name} {n}", torch.equal(output, expected) and torch.equal(given, before))
+        check(
+            f"all_to_all {algorithm} {name} {n}",
+            torch.equal(output, expected) and torch.equal(given, before),
+        )
 
 
 def lists(check: Check, rank: int, p: int) -> None:
@@ -141,11 +158,14 @@ def lists(check: Check, rank: int, p: int) -> None:
     collectives.reduce_scatter(output, whole)
     check(
         "reduce_scatter of a list",
-        torch.equal(output, sum(torch.arange(6.0).reshape(2, 3) + 100 * r + rank for r in range(p))),
+        torch.equal(
+            output, sum(torch.arange(6.0).reshape(2, 3) + 100 * r + rank for r in range(p))
+        ),
     )
     rows = [(rank + r) % 3 for r in range(p)]  # rank r gets so many rows from us, and none at times
     given = torch.arange(2.0 * sum(rows)).reshape(-1, 2) + 1000 * rank
-    ours, theirs = torch.full((sum(rows), 2), -1.0), torch.full((sum(rows), 2), -1.0)  # symmetric: as many come back
+    # Symmetric: as many come back.
+    ours, theirs = torch.full((sum(rows), 2), -1.0), torch.full((sum(rows), 2), -1.0)
     for algorithm in ("auto", "direct", "pairwise"):
         collectives.all_to_all_single(ours.fill_(-1), given, rows, rows, algorithm=algorithm)
         dist.all_to_all_single(theirs, given, rows, rows)
@@ -159,7 +179,9 @@ def lists(check: Check, rank: int, p: int) -> None:
 def in_the_background(check: Check, rank: int, p: int) -> None:
     """Calls run in order, beside calls in the foreground, and say when they are done."""
     tensors = [torch.full((1000,), float(rank + i)) for i in range(6)]
-    works = [collectives.all_reduce(tensor, async_op=True, algorithm="two_tree") for tensor in tensors]
+    works = [
+        collectives.all_reduce(tensor, async_op=True, algorithm="two_tree") for tensor in tensors
+    ]
     foreground = torch.full((1000,), float(rank))
     collectives.all_reduce(foreground, algorithm="ring")
     told = []
@@ -167,7 +189,8 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
     ok = all(work.wait() for work in works) and all(work.is_completed() for work in works)
     after.wait()
     check(
-        "a future holds the outputs when it is done", [len(held) for held in told] == [1] and told[0][0] is tensors[-1]
+        "a future holds the outputs when it is done",
+        [len(held) for held in told] == [1] and told[0][0] is tensors[-1],
     )
     sums = [torch.full((1000,), float(p * (p - 1) // 2 + p * i)) for i in range(6)]
     check("six all_reduces in the background", ok and all(map(torch.equal, tensors, sums)))
@@ -188,7 +211,9 @@ def prepared(check: Check, rank: int, p: int) -> None:
     for n, algorithm in itertools.product((0, 1, 7, 1000), ("auto", "ring")):
         x, out, parts = torch.empty(n), torch.empty(p * n), torch.empty(p * n)
         calls = {
-            "all_reduce": collectives.prepare("all_reduce", x, op=dist.ReduceOp.MAX, algorithm=algorithm),
+            "all_reduce": collectives.prepare(
+                "all_reduce", x, op=dist.ReduceOp.MAX, algorithm=algorithm
+            ),
             "reduce": collectives.prepare("reduce", x, root=p - 1),
             "broadcast": collectives.prepare("broadcast", x, root=p - 1),
             "all_gather": collectives.prepare("all_gather", out, x, algorithm=algorithm),
@@ -218,7 +243,10 @@ def prepared(check: Check, rank: int, p: int) -> None:
 
 def follow(program: Plan, tensor: torch.Tensor) -> None:
     """Execute a plan that no call has prepared."""
-    scratch, transport = torch.empty(program.scratch, dtype=tensor.dtype), communicator(dist.group.WORLD).transport()
+    scratch, transport = (
+        torch.empty(program.scratch, dtype=tensor.dtype),
+        communicator(dist.group.WORLD).transport(),
+    )
     with transport.mesh.begin():
         transport.execute(program, tensor, scratch, dist.ReduceOp.SUM)
 
@@ -231,13 +259,17 @@ def step_by_step(check: Check, rank: int, p: int) -> None:
         state = np.zeros((p, whole.k, int(np.diff(edges).max())))
         for r, c in np.ndindex(p, whole.k):
             state[r, c, : edges[c + 1] - edges[c]] = (np.arange(edges[c], edges[c + 1]) + r) % 4
-        mine = torch.cat([torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)])
+        mine = torch.cat(
+            [torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)]
+        )
         agrees, tensor = True, mine.to(getattr(torch, name))
         for step in whole.steps():
             alone = plan(replace(whole, nsteps=1, make=lambda _, step=step: step), rank, edges)
             follow(alone, tensor)
             apply(step, state)
-            held = [torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)]
+            held = [
+                torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)
+            ]
             agrees &= torch.equal(tensor.double(), torch.cat(held))
         check(f"{collective} {algorithm} {name} step by step", agrees)
 
@@ -247,17 +279,24 @@ def in_batches(check: Check, rank: int, p: int) -> None:
     for (collective, algorithm), n in itertools.product(executable(), (1, 1000)):
         schedule = build(collective, algorithm, p, segments=2)
         edges = schedule.cut(n)
-        made, whole = plan(schedule, rank, edges), int(edges[-1])  # in an all-to-all the buffers of all ranks
-        one, other = (torch.randn(whole, generator=torch.Generator().manual_seed(rank)) for _ in range(2))
+        # In an all-to-all the buffers of all ranks.
+        made, whole = plan(schedule, rank, edges), int(edges[-1])
+        one, other = (
+            torch.randn(whole, generator=torch.Generator().manual_seed(rank)) for _ in range(2)
+        )
         follow(made, one)
-        execute_in_batches(made, other, torch.empty(made.scratch), dist.group.WORLD, dist.ReduceOp.SUM, p)  # type: ignore[arg-type]
+        execute_in_batches(
+            made, other, torch.empty(made.scratch), dist.group.WORLD, dist.ReduceOp.SUM, p
+        )  # type: ignore[arg-type]
         check(f"{collective} {algorithm} float32 in batches {n}", torch.equal(one, other))
 
 
 def half_types(check: Check, rank: int, p: int) -> None:
     """Rounded once per step: within ((1 + u)**h - 1) * sum(abs(x)) of the exact sum, for h <= p - 1 adds in a chain."""
     for dtype, u in RANDOM_BOUND.items():
-        x = [torch.randn(997, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(p)]
+        x = [
+            torch.randn(997, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(p)
+        ]
         exact, scale = torch.stack(x).double().sum(0), torch.stack(x).double().abs().sum(0)
         for algorithm in names("all_reduce", executable()):
             tensor = x[rank].clone()
@@ -271,7 +310,9 @@ def half_types(check: Check, rank: int, p: int) -> None:
 
 def same_bits(check: Check, rank: int, p: int) -> None:
     """Random floats: sums depend on the order of addition, so equal bits mean equal order."""
-    alike = [name for name in names("all_reduce", executable()) if is_alike(build("all_reduce", name, p))]
+    alike = [
+        name for name in names("all_reduce", executable()) if is_alike(build("all_reduce", name, p))
+    ]
     for dtype, algorithm in itertools.product(ADDED, alike):
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
             tensor = torch.randn(501, generator=torch.Generator().manual_seed(rank)).to(dtype)
@@ -284,32 +325,52 @@ def same_bits(check: Check, rank: int, p: int) -> None:
 
 def predicted_bits(check: Check, rank: int, p: int) -> None:
     """Ranks compute the bits that `summation` predicts, in more than 10,000 random sums of each dtype."""
-    for dtype, algorithm, segments in itertools.product(ADDED, names("all_reduce", executable()), (1, 3)):
-        x = torch.stack([torch.randn(331, generator=torch.Generator().manual_seed(r)) for r in range(p)]).to(dtype)
+    for dtype, algorithm, segments in itertools.product(
+        ADDED, names("all_reduce", executable()), (1, 3)
+    ):
+        x = torch.stack(
+            [torch.randn(331, generator=torch.Generator().manual_seed(r)) for r in range(p)]
+        ).to(dtype)
         tensor = x[rank].clone()
         collectives.all_reduce(tensor, algorithm=algorithm, segments=segments)
         schedule = build("all_reduce", algorithm, p, segments=segments)
         equal = torch.equal(tensor, predicted(schedule, rank, x))
-        check(f"all_reduce {algorithm} {dtype} in {segments} segments has the predicted bits", equal)
+        check(
+            f"all_reduce {algorithm} {dtype} in {segments} segments has the predicted bits", equal
+        )
 
 
 def with_codecs(check: Check, rank: int, p: int) -> None:
     """Two codecs of each algorithm: the predicted bits, averages alike on all ranks, and nothing else is written."""
     known = [*CODECS]
     for i, algorithm in enumerate(names("all_reduce", executable())):
-        for codec, dtype, n in ((known[i % 6], torch.float32, 331), (known[(i + 3) % 6], torch.bfloat16, 97)):
+        for codec, dtype, n in (
+            (known[i % 6], torch.float32, 331),
+            (known[(i + 3) % 6], torch.bfloat16, 97),
+        ):
             schedule = build("all_reduce", f"{algorithm}/{codec}", p, segments=2)
-            x = torch.stack([torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(p)]).to(dtype)
+            x = torch.stack(
+                [torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(p)]
+            ).to(dtype)
             beside = torch.full((n + 2,), 7.0, dtype=dtype)
             beside[1:-1] = x[rank]
             collectives.all_reduce(beside[1:-1], algorithm=f"{algorithm}/{codec}", segments=2)
-            expected = torch.from_numpy(rounding.total(schedule, x.float().numpy(), str(dtype).removeprefix("torch.")))
-            same = torch.equal(beside[1:-1].float(), expected) or (rank > 0 and not is_alike(schedule))
+            expected = torch.from_numpy(
+                rounding.total(schedule, x.float().numpy(), str(dtype).removeprefix("torch."))
+            )
+            same = torch.equal(beside[1:-1].float(), expected) or (
+                rank > 0 and not is_alike(schedule)
+            )
             check(f"all_reduce {algorithm}/{codec} {dtype} has the predicted bits", same)
-            check(f"all_reduce {algorithm}/{codec} {dtype} writes nothing else", beside[[0, -1]].tolist() == [7.0, 7.0])
+            check(
+                f"all_reduce {algorithm}/{codec} {dtype} writes nothing else",
+                beside[[0, -1]].tolist() == [7.0, 7.0],
+            )
     for codec in CODECS:
         mean = torch.randn(100, generator=torch.Generator().manual_seed(rank))
-        work = collectives.all_reduce(mean, dist.ReduceOp.AVG, async_op=True, algorithm=f"auto/{codec}")
+        work = collectives.all_reduce(
+            mean, dist.ReduceOp.AVG, async_op=True, algorithm=f"auto/{codec}"
+        )
         check(f"auto/{codec} in the background", bool(work and work.wait()))
         gathered = [torch.empty_like(mean) for _ in range(p)]
         dist.all_gather(gathered, mean)
@@ -317,7 +378,10 @@ def with_codecs(check: Check, rank: int, p: int) -> None:
 
 
 def predicted(schedule: Schedule, rank: int, x: torch.Tensor) -> torch.Tensor:
-    """The sums that a rank ends with, by the terms of each chunk; half types are added in float32 and rounded once."""
+    """The sums that a rank ends with, by the terms of each chunk.
+
+    Half types are added in float32 and rounded once.
+    """
     half, edges = x.dtype in RANDOM_BOUND, schedule.cut(x.shape[1])
     found = summation(schedule, once=half)
     wide = (x.float() if half else x).numpy()
@@ -335,29 +399,45 @@ def predicted(schedule: Schedule, rank: int, x: torch.Tensor) -> torch.Tensor:
 def shapes(check: Check, rank: int, p: int) -> None:
     tensor = torch.arange(24.0).reshape(2, 3, 4) * (rank + 1)
     collectives.all_reduce(tensor, algorithm="two_tree")
-    check("all_reduce keeps shapes", torch.equal(tensor, torch.arange(24.0).reshape(2, 3, 4) * (p * (p + 1) // 2)))
+    check(
+        "all_reduce keeps shapes",
+        torch.equal(tensor, torch.arange(24.0).reshape(2, 3, 4) * (p * (p + 1) // 2)),
+    )
     stacked, part = torch.empty(p, 5), torch.arange(5.0) + 10 * rank
     collectives.all_gather_into_tensor(stacked, part)
-    check("all_gather stacks", torch.equal(stacked, torch.arange(5.0) + 10 * torch.arange(p)[:, None]))
+    check(
+        "all_gather stacks", torch.equal(stacked, torch.arange(5.0) + 10 * torch.arange(p)[:, None])
+    )
     weight = torch.ones(3, requires_grad=True)
     collectives.all_reduce(weight)
     check(
-        "a tensor that requires grad", weight.requires_grad and torch.equal(weight.detach(), torch.full((3,), float(p)))
+        "a tensor that requires grad",
+        weight.requires_grad and torch.equal(weight.detach(), torch.full((3,), float(p))),
     )
     view = torch.ones(10)
     collectives.all_reduce(view[2:5])
-    check("a view, and nothing beside it", torch.equal(view, torch.tensor([1.0] * 2 + [float(p)] * 3 + [1.0] * 5)))
+    check(
+        "a view, and nothing beside it",
+        torch.equal(view, torch.tensor([1.0] * 2 + [float(p)] * 3 + [1.0] * 5)),
+    )
     columns, whole = torch.arange(12.0).view(3, 4) + rank, torch.empty(p, 4, 3)
     works = [collectives.all_reduce(columns[:, ::2], async_op=True) for _ in range(2)]
-    gathered = collectives.all_gather(list(whole.transpose(1, 2)), columns, async_op=True)  # of what those before leave
+    # Of what those before leave.
+    gathered = collectives.all_gather(list(whole.transpose(1, 2)), columns, async_op=True)
     check("works of views", all(work and work.wait() for work in (*works, gathered)))
     once = p * torch.arange(12.0).view(3, 4) + p * (p - 1) / 2
     check("views with gaps, one after the other", torch.equal(columns[:, ::2], p * once[:, ::2]))
-    check("nothing in the gaps", torch.equal(columns[:, 1::2], (torch.arange(12.0).view(3, 4) + rank)[:, 1::2]))
+    check(
+        "nothing in the gaps",
+        torch.equal(columns[:, 1::2], (torch.arange(12.0).view(3, 4) + rank)[:, 1::2]),
+    )
     check("a list of views", torch.equal(whole.transpose(1, 2)[rank], columns))
     parts, mine = [torch.full((r + 1,), float(rank)) for r in range(p)], torch.empty(rank + 1)
     collectives.reduce_scatter(mine, parts)
-    check("reduce_scatter of parts that differ in size", torch.equal(mine, torch.full_like(mine, p * (p - 1) / 2)))
+    check(
+        "reduce_scatter of parts that differ in size",
+        torch.equal(mine, torch.full_like(mine, p * (p - 1) / 2)),
+    )
 
 
 def overlapping(check: Check, rank: int, p: int) -> None:
@@ -380,7 +460,10 @@ def overlapping(check: Check, rank: int, p: int) -> None:
     try:
         backend("p2p").perform(Call("all_gather", torch.empty(p + 1), torch.ones(1)))
     except ValueError as error:
-        check("an output of another size", f"got {p + 1} elements, expected {p} elements" in str(error))
+        check(
+            "an output of another size",
+            f"got {p + 1} elements, expected {p} elements" in str(error),
+        )
     else:
         check("an output of another size", p == 1)
 
@@ -421,17 +504,25 @@ def refusals(check: Check, p: int) -> None:
     x = torch.ones(6)
     refuses("no algorithm 'rnig'", lambda: collectives.all_reduce(x, algorithm="rnig"))
     refuses("op is SUM, AVG, PRODUCT, MAX, MIN, BAND, BOR or BXOR", lambda: premultiplied(x))
-    refuses("BAND does not reduce torch.float32", lambda: collectives.all_reduce(x, dist.ReduceOp.BAND))
-    refuses("AVG does not reduce torch.bool", lambda: collectives.all_reduce(x > 0, dist.ReduceOp.AVG))
+    refuses(
+        "BAND does not reduce torch.float32", lambda: collectives.all_reduce(x, dist.ReduceOp.BAND)
+    )
+    refuses(
+        "AVG does not reduce torch.bool", lambda: collectives.all_reduce(x > 0, dist.ReduceOp.AVG)
+    )
     refuses("one of float16, bfloat16", lambda: collectives.all_reduce(x.to(torch.complex64)))
     refuses("unknown codec 'int8'", lambda: collectives.all_reduce(x, algorithm="ring/int8"))
     refuses(
         "got MAX of torch.float32, expected SUM or AVG",
         lambda: collectives.all_reduce(x, dist.ReduceOp.MAX, algorithm="ring/mxint8"),
     )
-    refuses("got SUM of torch.float64", lambda: collectives.all_reduce(x.double(), algorithm="ring/mxint8"))
     refuses(
-        "codec of broadcast: got mxint8, expected none", lambda: collectives.broadcast(x, algorithm="binomial/mxint8")
+        "got SUM of torch.float64",
+        lambda: collectives.all_reduce(x.double(), algorithm="ring/mxint8"),
+    )
+    refuses(
+        "codec of broadcast: got mxint8, expected none",
+        lambda: collectives.broadcast(x, algorithm="binomial/mxint8"),
     )
     refuses(
         f"got tensors of [{6 * p + 1}] elements, expected {p} of 6",
@@ -439,14 +530,19 @@ def refusals(check: Check, p: int) -> None:
     )
     refuses("split sizes: got", lambda: collectives.all_to_all_single(x, x, [6] * p, [1] * (p + 1)))
     mixed = [7, -1, *[0] * (p - 2)] if p > 1 else [-6]
-    refuses(f"split sizes: got {mixed}, expected {p}", lambda: collectives.all_to_all_single(x, x, mixed, mixed))
+    refuses(
+        f"split sizes: got {mixed}, expected {p}",
+        lambda: collectives.all_to_all_single(x, x, mixed, mixed),
+    )
     refuses(f"a list of 7 tensors, expected {p}", lambda: collectives.all_to_all([x] * 7, [x] * 7))
     parts = list(torch.ones(p, 2))
     if p > 3:
         refuses(
-            "got bruck, which passes on others' pieces", lambda: collectives.all_to_all(parts, parts, algorithm="bruck")
+            "got bruck, which passes on others' pieces",
+            lambda: collectives.all_to_all(parts, parts, algorithm="bruck"),
         )
     refuses(
-        f"got tensors of {[6] * (p + 1)} elements, expected {p} of 6", lambda: collectives.all_gather([x] * (p + 1), x)
+        f"got tensors of {[6] * (p + 1)} elements, expected {p} of 6",
+        lambda: collectives.all_gather([x] * (p + 1), x),
     )
     refuses("are alike", lambda: collectives.reduce_scatter_tensor(x.double(), torch.ones(6 * p)))

@@ -1,6 +1,7 @@
 """What every rank does for test_backends.py: all collectives that a back end has, against plain expectations.
 
-`run` reports one event per check: {"case": …, "ok": bool}. ``settings["backend"]`` names the back end.
+`run` reports one event per check: {"case": …, "ok": bool}. ``settings["backend"]`` names the back
+end.
 """
 
 from __future__ import annotations
@@ -43,8 +44,15 @@ def cases(name: str) -> Any:
     for collective, dtype, op, n in itertools.product(CASES, DTYPES, OPS, LENGTHS):
         reduces = collective in ("reduce", "reduce_scatter", "all_reduce")
         if (reduces or op == "sum") and not backend(name).unsupported(collective, op, dtype):
-            for root in sorted({0, p - 1}) if collective in ("broadcast", "scatter", "gather", "reduce") else [0]:
-                yield f"{collective} {dtype} {op} {n} root {root}", CASES[collective](name, dtype, op, n, root)
+            for root in (
+                sorted({0, p - 1})
+                if collective in ("broadcast", "scatter", "gather", "reduce")
+                else [0]
+            ):
+                yield (
+                    f"{collective} {dtype} {op} {n} root {root}",
+                    CASES[collective](name, dtype, op, n, root),
+                )
     if not backend(name).unsupported("all_to_all", "sum", "float32"):
         yield "all_to_all with splits", ragged(name)
     if type(backend(name)).flush is not Backend.flush:
@@ -73,7 +81,11 @@ def data(of: int, n: int, dtype: str, op: str) -> torch.Tensor:
 def total(n: int, dtype: str, op: str) -> torch.Tensor:
     p = dist.get_world_size()
     found = torch.from_numpy(reduced(n, op, p, DTYPES[dtype][1])).to(place(), getattr(torch, dtype))
-    return found if op != "avg" else torch.div(found, p, rounding_mode=None if found.is_floating_point() else "trunc")
+    return (
+        found
+        if op != "avg"
+        else torch.div(found, p, rounding_mode=None if found.is_floating_point() else "trunc")
+    )
 
 
 _place = torch.device("cpu")
@@ -83,8 +95,12 @@ def place() -> torch.device:
     return _place
 
 
-def perform(name: str, collective: str, output: Any, given: Any, op: str = "sum", root: int = 0, **more: Any) -> None:
-    backend(name).perform(Call(collective, output, given, OPS[op], root, backend(name).group(), **more))
+def perform(
+    name: str, collective: str, output: Any, given: Any, op: str = "sum", root: int = 0, **more: Any
+) -> None:
+    backend(name).perform(
+        Call(collective, output, given, OPS[op], root, backend(name).group(), **more)
+    )
 
 
 def all_reduce(name: str, dtype: str, op: str, n: int, _: int) -> bool:
@@ -124,7 +140,10 @@ def gather(name: str, dtype: str, op: str, n: int, root: int) -> bool:
 
 def all_gather(name: str, dtype: str, op: str, n: int, _: int) -> bool:
     rank, p = dist.get_rank(), dist.get_world_size()
-    expected, given = torch.cat([data(of, n, dtype, op) for of in range(p)]), data(rank, n, dtype, op)
+    expected, given = (
+        torch.cat([data(of, n, dtype, op) for of in range(p)]),
+        data(rank, n, dtype, op),
+    )
     output = torch.full_like(expected, 77)
     perform(name, "all_gather", output, given)
     return torch.equal(output, expected) and torch.equal(given, data(rank, n, dtype, op))
@@ -143,29 +162,51 @@ def all_to_all(name: str, dtype: str, op: str, n: int, _: int) -> bool:
     given = data(rank, n * p, dtype, op)
     output = torch.full_like(given, 77)
     perform(name, "all_to_all", output, given)
-    return torch.equal(output, torch.cat([data(of, n * p, dtype, op).view(p, n)[rank] for of in range(p)]))
+    return torch.equal(
+        output, torch.cat([data(of, n * p, dtype, op).view(p, n)[rank] for of in range(p)])
+    )
 
 
 CASES: dict[str, Callable[[str, str, str, int, int], bool]] = {
     each.__name__: each
-    for each in (all_reduce, reduce, broadcast, scatter, gather, all_gather, reduce_scatter, all_to_all)
+    for each in (
+        all_reduce,
+        reduce,
+        broadcast,
+        scatter,
+        gather,
+        all_gather,
+        reduce_scatter,
+        all_to_all,
+    )
 }
 
 
 def ragged(name: str) -> bool:
     """Rank r gets (us + 2 r) % 3 elements from us, so none at times, and other numbers come back than go."""
     rank, p = dist.get_rank(), dist.get_world_size()
-    sent, received = ([(rank + 2 * r) % 3 for r in range(p)], [(r + 2 * rank) % 3 for r in range(p)])
-    given = torch.cat([torch.full((count,), 10.0 * rank + r) for r, count in enumerate(sent)]).to(place())
+    sent, received = (
+        [(rank + 2 * r) % 3 for r in range(p)],
+        [(r + 2 * rank) % 3 for r in range(p)],
+    )
+    given = torch.cat([torch.full((count,), 10.0 * rank + r) for r, count in enumerate(sent)]).to(
+        place()
+    )
     output = torch.full((sum(received),), -1.0, device=place())
     perform(name, "all_to_all", output, given, splits=(tuple(sent), tuple(received)))
-    expected = torch.cat([torch.full((count,), 10.0 * r + rank) for r, count in enumerate(received)])
+    expected = torch.cat(
+        [torch.full((count,), 10.0 * r + rank) for r, count in enumerate(received)]
+    )
     return torch.equal(output.cpu(), expected)
 
 
 def orders(name: str, algorithms: list[str]) -> list[Check]:
     """What `order` finds of each algorithm."""
-    return [(f"{algorithm}: {case}", ok) for algorithm in algorithms for case, ok in order(name, algorithm)]
+    return [
+        (f"{algorithm}: {case}", ok)
+        for algorithm in algorithms
+        for case, ok in order(name, algorithm)
+    ]
 
 
 def order(name: str, algorithm: str) -> list[Check]:

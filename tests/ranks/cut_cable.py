@@ -1,6 +1,7 @@
 """Cut a host's cable in the middle of an all-reduce, and note what every rank prints and when: for `make gpu-check`.
 
-python cut_cable.py BACKEND SECONDS     what a rank runs: an ordinary program of torch, which all-reduces until a call
+python cut_cable.py BACKEND SECONDS     what a rank runs: an ordinary program of torch, which
+all-reduces until a call
                                         fails or takes more seconds
 """
 
@@ -31,18 +32,22 @@ from collectives_logs.sources import LogError
 Row = dict[str, Any]
 
 LATENCY, RATE = "5ms", "25MB/s"
-ELEMENTS, CALLS = 1 << 20, 5  # a call of 4 MiB takes a third of a second; so many come before the one that is cut
+# A call of 4 MiB takes a third of a second; so many come before the one that is cut.
+ELEMENTS, CALLS = 1 << 20, 5
 MIDDLE = 0.1  # seconds from the beginning of the call until the cable is cut
 LIMIT = 10  # seconds that torch waits for a call
 SIGN = "the next call will not end"
 MAX_LINES, MAX_LETTERS = 300, 400  # that the report keeps
 
 
-def cut_cable(over: str, hosts: int, seconds: float, note: Callable[[Row], None], limit: int = LIMIT) -> None:
+def cut_cable(
+    over: str, hosts: int, seconds: float, note: Callable[[Row], None], limit: int = LIMIT
+) -> None:
     """Cut the last host off; ``over`` is torch's back end, "nccl" or, on CPUs, "gloo".
 
-    Notes when each rank ended, in seconds after the cut, what it printed when, and what `collectives read` finds in the
-    logs and in torch's flight recorder. Raises RuntimeError if the ranks do not come so far in ``seconds``.
+    Notes when each rank ended, in seconds after the cut, what it printed when, and what
+    `collectives read` finds in the logs and in torch's flight recorder. Raises RuntimeError if the
+    ranks do not come so far in ``seconds``.
     """
     until = time.monotonic() + seconds
     with ExitStack() as stack:
@@ -56,7 +61,11 @@ def cut_cable(over: str, hosts: int, seconds: float, note: Callable[[Row], None]
         for rank in range(hosts):
             log = stack.enter_context((folder / f"rank-{rank}.log").open("wb"))
             logs.append(stack.enter_context((folder / f"rank-{rank}.log").open("rb")))
-            variables = made.variables(rank) | (shared.common | shared.own[rank] if shared else {}) | recorder(folder)
+            variables = (
+                made.variables(rank)
+                | (shared.common | shared.own[rank] if shared else {})
+                | recorder(folder)
+            )
             command = [sys.executable, __file__, over, str(limit)]
             started.append(made.popen(rank, command, environment=variables, stdout=log, stderr=log))
         _watch(made, started, logs, until, note)
@@ -67,7 +76,10 @@ def cut_cable(over: str, hosts: int, seconds: float, note: Callable[[Row], None]
 
 
 def _findings(folder: Path) -> list[Row]:
-    """Return what `collectives read` finds in a folder, or why it cannot read it; paths begin in the folder."""
+    """Return what `collectives read` finds in a folder, or why it cannot read it.
+
+    Paths begin in the folder.
+    """
     try:
         found = [row(source, each) for source, each in read([folder])]
     except LogError as error:
@@ -83,7 +95,11 @@ def recorder(folder: Path) -> dict[str, str]:
 
 
 def _watch(
-    made: Cluster, ranks: list[ChildProcess], logs: list[IO[bytes]], until: float, note: Callable[[Row], None]
+    made: Cluster,
+    ranks: list[ChildProcess],
+    logs: list[IO[bytes]],
+    until: float,
+    note: Callable[[Row], None],
 ) -> None:
     """Cut the last host off when rank 0 says so, and note how all went on until they have ended, or time is up."""
     cut_at, ended, said = None, dict[int, float](), []
@@ -91,19 +107,30 @@ def _watch(
         for rank, (process, log) in enumerate(zip(ranks, logs, strict=True)):
             if rank not in ended and process.poll() is not None:
                 ended[rank] = time.monotonic()
-            said += [(time.monotonic(), rank, line.decode(errors="replace").rstrip()) for line in log]
+            said += [
+                (time.monotonic(), rank, line.decode(errors="replace").rstrip()) for line in log
+            ]
         if cut_at is None and any(SIGN in line for _, _, line in said):
             time.sleep(MIDDLE)
             made.cut(made.hosts - 1)
             cut_at = time.monotonic()
         time.sleep(POLL_SECONDS)
     if cut_at is None:
-        raise RuntimeError("\n".join(["no rank came to the call that was to be cut", *(line for *_, line in said)]))
+        raise RuntimeError(
+            "\n".join(["no rank came to the call that was to be cut", *(line for *_, line in said)])
+        )
     note({"cut": {"host": made.hosts - 1, "hosts": made.hosts}})
     for rank, process in enumerate(ranks):
         after = round(ended[rank] - cut_at, 2) if rank in ended else None
         note({"rank": rank, "exit": process.poll(), "seconds": after})
-    note({"lines": [(round(at - cut_at, 2), rank, line[:MAX_LETTERS]) for at, rank, line in said[-MAX_LINES:]]})
+    note(
+        {
+            "lines": [
+                (round(at - cut_at, 2), rank, line[:MAX_LETTERS])
+                for at, rank, line in said[-MAX_LINES:]
+            ]
+        }
+    )
 
 
 def main(over: str, seconds: str) -> None:

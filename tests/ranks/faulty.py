@@ -17,6 +17,8 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     measure.run(settings, report)
 
 
-def short_of_a_step(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
+def short_of_a_step(
+    collective: str, algorithm: str, p: int, **options: int | str | None
+) -> Schedule:
     whole = build(collective, algorithm, p, **options)
     return replace(whole, nsteps=whole.nsteps - 1) if algorithm == "ring" else whole

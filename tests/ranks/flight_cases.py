@@ -30,7 +30,9 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         os.environ |= {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{settings['folder']}/of_"}
         flight._calls.clear()
         flight._count = itertools.count()
-        group = dist.new_group(backend="collectives", timeout=timedelta(seconds=LIMIT), group_desc=case.__name__)
+        group = dist.new_group(
+            backend="collectives", timeout=timedelta(seconds=LIMIT), group_desc=case.__name__
+        )
         for n in (3, 4):
             dist.all_reduce(torch.ones(n), group=group)
         dist.barrier()
@@ -50,7 +52,9 @@ def healthy(group: Group, rank: int, odd: int) -> None:
     dist.all_gather_single(parts, x, group=group)
     dist.reduce_scatter_single(x, parts, group=group)
     dist.all_to_all_single(parts, parts.clone(), group=group)
-    dist.all_to_all([torch.empty(4) for _ in range(p)], [torch.ones(4) for _ in range(p)], group=group)
+    dist.all_to_all(
+        [torch.empty(4) for _ in range(p)], [torch.ones(4) for _ in range(p)], group=group
+    )
     dist.gather(x, [torch.empty(2, 3) for _ in range(p)] if rank == 0 else None, 0, group=group)
     dist.scatter(x, [torch.empty(2, 3) for _ in range(p)] if rank == 0 else None, 0, group=group)
     dist.broadcast(x.bfloat16(), 0, group=group)

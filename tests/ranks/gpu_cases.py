@@ -28,7 +28,8 @@ from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Recv, Reduce, Send, Span, Task, Wait
 from collectives.schedule import Ints, parts
 
-# Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks divide.
+# Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks
+# divide.
 VARIANTS = (
     (0, "sum", "float32", None),
     (1, "avg", "float32", None),
@@ -37,13 +38,17 @@ VARIANTS = (
     (1009, "max", "float16", None),
 )
 
-# On one GPU: elements that a kernel takes long enough for that two streams overlap, and calls on each stream.
+# On one GPU: elements that a kernel takes long enough for that two streams overlap, and calls on
+# each stream.
 LONG = 1 << 22
 CALLS = 20
 
 
 class CheckedCall(NamedTuple):
-    """One collective: ``n`` elements of the whole tensor, or of each rank's part; ``root`` is a rank in the group."""
+    """One collective: ``n`` elements of the whole tensor, or of each rank's part.
+
+    ``root`` is a rank in the group.
+    """
 
     collective: str
     algorithm: str
@@ -55,12 +60,16 @@ class CheckedCall(NamedTuple):
 
 
 def cases(p: int) -> Iterator[CheckedCall]:
-    """Every algorithm on ``p`` ranks in all variants, each time from another root; what does not reduce, sums only.
+    """Every algorithm on ``p`` ranks in all variants, each time from another root.
+
+    What does not reduce, sums only.
 
     >>> print(next(cases(4)))
     CheckedCall(collective='broadcast', algorithm='flat', n=0, op='sum', dtype='float32', segments=None, root=0)
     """
-    for root, ((collective, algorithm), (n, op, dtype, segments)) in enumerate(product(executable(), VARIANTS)):
+    for root, ((collective, algorithm), (n, op, dtype, segments)) in enumerate(
+        product(executable(), VARIANTS)
+    ):
         if op == "sum" or collective in REDUCING:
             yield CheckedCall(collective, algorithm, n, op, dtype, segments, root % p)
 
@@ -76,16 +85,32 @@ def begin(
     if case.collective in ("all_reduce", "reduce", "broadcast"):
         output = mine
     perform(
-        Call(case.collective, output, mine, OPS[case.op], case.root, group, case.algorithm, case.segments),
+        Call(
+            case.collective,
+            output,
+            mine,
+            OPS[case.op],
+            case.root,
+            group,
+            case.algorithm,
+            case.segments,
+        ),
     )
     expected = None if wanted is None else torch.from_numpy(wanted).to(dtype)
-    if expected is not None and case.op == "avg" and (case.collective != "reduce" or rank == case.root):
+    if (
+        expected is not None
+        and case.op == "avg"
+        and (case.collective != "reduce" or rank == case.root)
+    ):
         expected.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
     return output, expected
 
 
 def _data(case: CheckedCall, p: int, rank: int) -> tuple[Ints | None, Ints | None]:
-    """One rank's input and output; None where it has none. In a reduce the other ranks keep what they have."""
+    """One rank's input and output; None where it has none.
+
+    In a reduce the other ranks keep what they have.
+    """
     exact, whole = DTYPES[case.dtype][1], case.n * (p if parts(case.collective, p) > 1 else 1)
 
     def given(of: int, length: int, first: int) -> Ints:
@@ -101,11 +126,13 @@ def _data(case: CheckedCall, p: int, rank: int) -> tuple[Ints | None, Ints | Non
     return mine, wanted
 
 
-def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:
+def on_two_streams(
+    group: dist.ProcessGroup, device: torch.device, n: int = LONG
+) -> list[tuple[torch.Tensor, Ints]]:
     """Calls on two streams in turn, none of which waits for the other: outputs, and what each must be.
 
-    A reduce-scatter moves its input through scratch memory, also on one rank. Scratch memory that both streams use
-    mixes their data.
+    A reduce-scatter moves its input through scratch memory, also on one rank. Scratch memory that
+    both streams use mixes their data.
     """
     p, rank = dist.get_world_size(group), dist.get_rank(group)
     inputs = [values(rank, p * n, "sum", p, DTYPES["float32"][1] // 2) * times for times in (1, 2)]
@@ -124,11 +151,22 @@ def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG
     return outputs
 
 
-def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:
+def to_itself(
+    group: dist.ProcessGroup, device: torch.device, n: int = LONG
+) -> list[tuple[torch.Tensor, Ints]]:
     """A rank sends to itself and adds what arrives, again and again: each time its stream has to wait for NCCL's."""
     whole, aside = Span(0, n), Span(0, n, scratch=True)
     me = dist.get_rank(group)
-    task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
+    task = Task(
+        (
+            Send(0, me, 0, (whole,)),
+            Recv(1, me, 0, aside),
+            Wait(1),
+            Reduce(whole, (whole, aside)),
+            Wait(0),
+        ),
+        (),
+    )
     doubled = as_plan((task,), n)
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
@@ -141,10 +179,12 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Check what the settings under "check" name: "one_gpu"; "algorithms" or "ddp" over "nccl" or, on CPUs, "gloo".
+    """Check what the settings under "check" name: "one_gpu".
 
-    A further group of ranks is checked only while less than half of the "seconds" are over: where ranks take turns on
-    a GPU, all groups would take many minutes.
+    "algorithms" or "ddp" over "nccl" or, on CPUs, "gloo".
+
+    A further group of ranks is checked only while less than half of the "seconds" are over: where
+    ranks take turns on a GPU, all groups would take many minutes.
     """
     device, over, begun = backend(settings["over"]).device(), settings["over"], time.monotonic()
     if settings["check"] == "one_gpu":
@@ -163,7 +203,9 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 def _one_gpu(group: dist.ProcessGroup, device: torch.device, report: Callable[[Row], None]) -> None:
     for check in (to_itself, on_two_streams):
         report({"begins": check.__name__})
-        found = [(output.cpu().numpy() != expected).sum() for output, expected in check(group, device)]
+        found = [
+            (output.cpu().numpy() != expected).sum() for output, expected in check(group, device)
+        ]
         report({"check": check.__name__, "calls": len(found), "wrong": int(sum(found))})
 
 
@@ -178,7 +220,11 @@ def _algorithms(p: int, over: str, device: torch.device, report: Callable[[Row],
             count += 1
             report({"begins": str(case), "ranks": p})
             output, expected = begin(case, p, dist.get_rank(group), group, device)
-            if output is not None and expected is not None and not torch.equal(output.cpu(), expected):
+            if (
+                output is not None
+                and expected is not None
+                and not torch.equal(output.cpu(), expected)
+            ):
                 wrong.append(f"{case} on rank {dist.get_rank(group)} of {p}")
         dist.destroy_process_group(group)
     report({"ranks": p, "cases": count, "wrong": [*chain.from_iterable(gathered(wrong))]})
@@ -195,11 +241,21 @@ def differing(over: str, device: torch.device) -> int:
 
 
 def _trained(over: str, device: torch.device) -> list[torch.Tensor]:
-    """Train a model in a group of its own; its buckets are small, so that reductions overlap with the backward pass."""
+    """Train a model in a group of its own.
+
+    Its buckets are small, so that reductions overlap with the backward pass.
+    """
     group = dist.new_group(backend=over)
     torch.manual_seed(7)
-    layers = torch.nn.Linear(64, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8)
-    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device), process_group=group, bucket_cap_mb=1)
+    layers = (
+        torch.nn.Linear(64, 1024),
+        torch.nn.ReLU(),
+        torch.nn.Linear(1024, 1024),
+        torch.nn.Linear(1024, 8),
+    )
+    model = DistributedDataParallel(
+        torch.nn.Sequential(*layers).to(device), process_group=group, bucket_cap_mb=1
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     random = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(STEPS):

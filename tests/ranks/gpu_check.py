@@ -1,10 +1,13 @@
 """Check NCCL on this machine's GPUs in at most eight minutes, and write one file to send back.
 
-Ranks share a GPU where there are more ranks than GPUs. They perform every algorithm in groups of 1 to all ranks, train,
-and time all-reduces: of NCCL and of ours, on loopback and on emulated hosts (`gpu_cases`, `cut_cable`, `bench`).
+Ranks share a GPU where there are more ranks than GPUs. They perform every algorithm in groups of 1
+to all ranks, train, and time all-reduces: of NCCL and of ours, on loopback and on emulated hosts
+(`gpu_cases`, `cut_cable`, `bench`).
 
-python -m ranks.gpu_check [FILE]           what `make gpu-check` runs; it ends with 0 if all is well, with 1 if a check
-                                           failed, and with 2 where the machine has no GPU or no NCCL
+python -m ranks.gpu_check [FILE]           what `make gpu-check` runs; it ends with 0 if all is
+well, with 1 if a check
+                                           failed, and with 2 where the machine has no GPU or no
+                                           NCCL
 python -m collectives_book.gpu_report FILE prints what is in the file
 """
 
@@ -29,7 +32,11 @@ from ranks.gpu_parts import Note
 
 FILE = "gpu-check.json"
 TOOLS = (
-    ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,compute_mode,power.limit", "--format=csv"],
+    [
+        "nvidia-smi",
+        "--query-gpu=index,name,memory.total,driver_version,compute_mode,power.limit",
+        "--format=csv",
+    ],
     ["nvidia-smi", "topo", "-m"],
     ["ps", "-C", "nvidia-cuda-mps-control", "-o", "pid,user,args"],
     ["df", "-h", "/dev/shm"],
@@ -37,7 +44,8 @@ TOOLS = (
 )
 TOOL_SECONDS = 4
 
-# What all parts may take, and the least that a part needs to begin; with the tools less than eight minutes.
+# What all parts may take, and the least that a part needs to begin; with the tools less than eight
+# minutes.
 SECONDS, LEAST = 440, 15
 
 SKIPPED = "skipped: "
@@ -91,13 +99,20 @@ def main(arguments: list[str]) -> int:
 def machine() -> Row:
     """Return versions, GPUs, how they are connected, what is set for NCCL, and what the system allows."""
     versions = {"nccl": nccl.version(), "cuda": torch.version.cuda}
-    return record() | versions | {"set": variables()} | {" ".join(tool): _output(tool) for tool in TOOLS}
+    return (
+        record()
+        | versions
+        | {"set": variables()}
+        | {" ".join(tool): _output(tool) for tool in TOOLS}
+    )
 
 
 def _output(command: list[str]) -> list[str]:
     """Return the lines that a command prints, or why there are none."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [str(error)]
     return (done.stdout + done.stderr).splitlines()
@@ -114,7 +129,11 @@ def _timed(part: Part, seconds: float) -> Row:
 
     start = time.monotonic()
     try:
-        lacking = part.run(seconds, note) if seconds >= LEAST else f"the {SECONDS} s of all parts are over"
+        lacking = (
+            part.run(seconds, note)
+            if seconds >= LEAST
+            else f"the {SECONDS} s of all parts are over"
+        )
         is_wrong = any(event.get("row", event).get("wrong") for event in events)
         result = f"{SKIPPED}{lacking}" if lacking else "wrong results" if is_wrong else "ok"
     except (RuntimeError, ValueError, OSError, ImportError) as error:

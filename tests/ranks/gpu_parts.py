@@ -19,10 +19,12 @@ from ranks.cut_cable import cut_cable
 TASK = "gpu_cases"
 ALONE = "one GPU"
 
-# Ranks that share GPUs, at most; and the emulated hosts' links, a thousand times as slow as fast ones.
+# Ranks that share GPUs, at most; and the emulated hosts' links, a thousand times as slow as fast
+# ones.
 RANKS, LINK = 8, "5ms,25MB/s"
 SIZES = [4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20]
-NO_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"  # which NCCL reads by itself where it exists
+# Which NCCL reads by itself where it exists.
+NO_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 OURS = ["ring", "two_tree", "circulant", "recursive_doubling"]
 
 Note = Callable[[Row], None]
@@ -49,7 +51,9 @@ def bandwidth(seconds: float, note: Note) -> str | None:
     if (count := torch.cuda.device_count()) == 1:
         return ALONE
     ours, sizes = ["ring", "halving_doubling", "two_tree"], [64 << 10, 4 << 20, 64 << 20]
-    wanted = Settings(algorithms=ours, backends=["p2p_nccl", "nccl"], ranks=count, bytes=sizes, repetitions=9)
+    wanted = Settings(
+        algorithms=ours, backends=["p2p_nccl", "nccl"], ranks=count, bytes=sizes, repetitions=9
+    )
     return _measured(wanted, seconds, note)
 
 
@@ -65,7 +69,8 @@ def loopback(seconds: float, note: Note) -> str | None:
 def slow(typed: str, told: bool = False) -> Callable[[float, Note], str | None]:
     """Return the part that times a back end on emulated hosts of one rank each.
 
-    NCCL gets the launcher's topology file with the speed and latency of their links if it is ``told``, else no file.
+    NCCL gets the launcher's topology file with the speed and latency of their links if it is
+    ``told``, else no file.
     """
 
     def run(seconds: float, note: Note) -> str | None:
@@ -81,7 +86,10 @@ def slow(typed: str, told: bool = False) -> Callable[[float, Note], str | None]:
 
 @contextmanager
 def set_variables(values: dict[str, str]) -> Iterator[None]:
-    """Set variables of this process, which its ranks inherit, until the block ends; what the user has set stays."""
+    """Set variables of this process, which its ranks inherit, until the block ends.
+
+    What the user has set stays.
+    """
     added = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -96,7 +104,9 @@ def two_hosts(seconds: float, note: Note) -> str | None:
     if reason := _refused(4) or _no_hosts() or _refusal(gpus.several_ranks):
         return reason
     each = sharing() // 2
-    wanted = Settings(backends=["nccl", "p2p_nccl"], ranks=2 * each, where=f"cluster:{LINK},{each}", **_ours())
+    wanted = Settings(
+        backends=["nccl", "p2p_nccl"], ranks=2 * each, where=f"cluster:{LINK},{each}", **_ours()
+    )
     return _measured(wanted, seconds, note, hosts=2)
 
 
@@ -132,13 +142,19 @@ def _no_hosts() -> str | None:
 
 
 def _ours() -> Row:
-    """Return what the settings of all slow measurements have in common; calls of half a second leave time for few."""
+    """Return what the settings of all slow measurements have in common.
+
+    Calls of half a second leave time for few.
+    """
     return {"algorithms": OURS, "bytes": SIZES, "repetitions": 5, "warmups": 1}
 
 
 def _checked(check: str, ranks: int, seconds: float, note: Note) -> None:
     """Have ranks perform one check (`gpu_cases.run`)."""
-    settings, share = {"check": check, "over": "nccl", "seconds": seconds}, ranks > torch.cuda.device_count()
+    settings, share = (
+        {"check": check, "over": "nccl", "seconds": seconds},
+        ranks > torch.cuda.device_count(),
+    )
     launch(TASK, settings, ranks, timeout=seconds, on_event=note, share_gpus=share)
 
 
@@ -151,6 +167,9 @@ def _measured(wanted: Settings, seconds: float, note: Note, **known: object) -> 
         for row in event.get("rows", []):
             note({"row": row} | known)
             time = f"{duration(row['median_us'] * 1e-6):>9}"
-            print(f"    {row['backend']:<9}{row['algorithm']:<20}{format_bytes(row['bytes']):>8}  {time}", flush=True)
+            print(
+                f"    {row['backend']:<9}{row['algorithm']:<20}{format_bytes(row['bytes']):>8}  {time}",
+                flush=True,
+            )
 
     bench([wanted.model_copy(update={"timeout": seconds / len(group_by_launch([wanted]))})], keep)

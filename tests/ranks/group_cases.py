@@ -1,6 +1,7 @@
 """What every rank does for test_group.py: calls on a group of ours whose order, memory or way is unusual.
 
-`run` reports one event per case: {"case": …, "seen": [what each rank saw]}; True where all was right.
+`run` reports one event per case: {"case": …, "seen": [what each rank saw]}; True where all was
+right.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from collectives.torch_backend import Options, hook
 
 Group = Any
 LIMIT = timedelta(seconds=20)
-DTYPES = (torch.uint8, torch.bool, torch.int16, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.uint32)
+DTYPES = (
+    torch.uint8,
+    torch.bool,
+    torch.int16,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.uint32,
+)
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
@@ -47,15 +56,25 @@ def calls_keep_their_order(group: Group, rank: int, p: int) -> bool:
     ]
     dist.broadcast(x, src=0, group=group)  # comes back when it is its turn, behind the others
     done = all(work.is_completed() for work in works)
-    return done and torch.equal(x, torch.full((1000,), p * total)) and torch.equal(parts, torch.full((p, 1000), total))
+    return (
+        done
+        and torch.equal(x, torch.full((1000,), p * total))
+        and torch.equal(parts, torch.full((p, 1000), total))
+    )
 
 
 def futures_hold_the_outputs(group: Group, rank: int, p: int) -> bool:
     x, room = torch.full((3,), float(rank)), [torch.empty(3) for _ in range(p)]
-    doubled = dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda future: 2 * future.value()[0])
+    doubled = (
+        dist.all_reduce(x, group=group, async_op=True)
+        .get_future()
+        .then(lambda future: 2 * future.value()[0])
+    )
     gathered = dist.all_gather(room, x, group=group, async_op=True).get_future()
     whole = [torch.full((3,), p * (p - 1) / 2)] * p
-    return torch.equal(doubled.wait(), 2 * whole[0]) and all(map(torch.equal, gathered.wait(), whole))
+    return torch.equal(doubled.wait(), 2 * whole[0]) and all(
+        map(torch.equal, gathered.wait(), whole)
+    )
 
 
 def what_lies_between_stays(group: Group, rank: int, p: int) -> bool:
@@ -96,7 +115,9 @@ def our_functions_take_the_group(group: Group, rank: int, p: int) -> bool:
     dist.all_reduce(y, group=group)
     collectives.all_reduce(z, group=group, algorithm="tree", segments=2)
     assert work
-    return work.wait() and all(torch.equal(each, torch.full((9,), p * (p - 1) / 2)) for each in (x, y, z))
+    return work.wait() and all(
+        torch.equal(each, torch.full((9,), p * (p - 1) / 2)) for each in (x, y, z)
+    )
 
 
 def several_at_once(group: Group, rank: int, p: int) -> bool:
@@ -114,7 +135,10 @@ def messages_between_ranks(group: Group, rank: int, p: int) -> bool:
     if p == 1:
         return True
     works = [dist.irecv(room[tag], ranks[1], group=group, tag=tag) for tag in (1, 0)]
-    works += [dist.isend(torch.full((5,), 10.0 * rank + tag), ranks[0], group=group, tag=tag) for tag in (0, 1)]
+    works += [
+        dist.isend(torch.full((5,), 10.0 * rank + tag), ranks[0], group=group, tag=tag)
+        for tag in (0, 1)
+    ]
     for work in works:
         work.wait()
     return all(torch.equal(room[tag], torch.full((5,), 10.0 * ranks[1] + tag)) for tag in (0, 1))
@@ -146,7 +170,10 @@ def nobody_goes_on_alone(group: Group, rank: int, p: int) -> str:
 
 
 def splits_that_do_not_fit(group: Group, rank: int, p: int) -> str:
-    """Rank 0 sends a row to the last rank, which expects none; nothing else is sent to or by either."""
+    """Rank 0 sends a row to the last rank, which expects none.
+
+    Nothing else is sent to or by either.
+    """
     sent = [int(rank == 0 and r == p - 1) for r in range(p)]
     try:
         dist.all_to_all_single(torch.empty(0), torch.ones(sum(sent)), [0] * p, sent, group=group)
@@ -159,7 +186,9 @@ def a_subgroup_s_errors_name_global_ranks(group: Group, rank: int, p: int) -> st
     """The last two ranks call differently; in their group they have other numbers."""
     if p < 3:
         return "nothing"
-    part = dist.new_group([p - 2, p - 1], backend="collectives", timeout=LIMIT, group_desc="last two")
+    part = dist.new_group(
+        [p - 2, p - 1], backend="collectives", timeout=LIMIT, group_desc="last two"
+    )
     if rank < p - 2:
         return "nothing"
     try:
@@ -170,7 +199,10 @@ def a_subgroup_s_errors_name_global_ranks(group: Group, rank: int, p: int) -> st
 
 
 def built_in_hooks_average_as_over_gloo(group: Group, rank: int, p: int) -> bool:
-    """One element is in no float16, and no other rank adds to it; the others are exact in any order."""
+    """One element is in no float16, and no other rank adds to it.
+
+    The others are exact in any order.
+    """
     kinds = dist.BuiltinCommHookType  # type: ignore[attr-defined]
     given = torch.tensor([[p * (rank + 1.0), -p * rank, 2049.0 * p * (rank == 0), 0.5 * p]])
     plain, alike = dist.new_group(backend="gloo", timeout=LIMIT), []
@@ -188,15 +220,22 @@ def built_in_hooks_average_as_over_gloo(group: Group, rank: int, p: int) -> bool
 
 
 def what_is_refused_is_left_alone(group: Group, rank: int, p: int) -> list[str]:
-    """Calls that no rank sends: who catches ValueError or RuntimeError sees them. Then one that is right."""
+    """Calls that no rank sends: who catches ValueError or RuntimeError sees them.
+
+    Then one that is right.
+    """
     memory, row = torch.arange(8.0), torch.arange(3.0) + rank
     expanded, wrong = memory[:1].expand(4), []
     refused = {
         "all_reduce": lambda: dist.all_reduce(expanded, group=group),
         "broadcast": lambda: dist.broadcast(expanded, 0, group=group),
         "all_gather": lambda: dist.all_gather([expanded] * p, torch.ones(4), group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(expanded, torch.ones(4 * p), group=group),
-        "rows": lambda: dist.all_to_all_single(torch.empty(p), torch.ones(p), [7] * p, [1] * p, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(
+            expanded, torch.ones(4 * p), group=group
+        ),
+        "rows": lambda: dist.all_to_all_single(
+            torch.empty(p), torch.ones(p), [7] * p, [1] * p, group=group
+        ),
         "sums in one tensor": lambda: group.allreduce_coalesced([row, row]),
         "no list": lambda: group.allreduce_coalesced([]),
         "device": lambda: group.base("meta"),

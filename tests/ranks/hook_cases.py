@@ -42,7 +42,10 @@ def distance(algorithm: str, rank: int, p: int) -> float:
     alone, ours = model(), DistributedDataParallel(model(), bucket_cap_mb=1e-4)  # type: ignore[arg-type]
     ours.register_comm_hook(None, hook(algorithm))
     for step in range(3):
-        for trained, rows in ((alone, batch(step, p)), (ours, batch(step, p)[rank * ROWS : (rank + 1) * ROWS])):
+        for trained, rows in (
+            (alone, batch(step, p)),
+            (ours, batch(step, p)[rank * ROWS : (rank + 1) * ROWS]),
+        ):
             optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
             optimizer.zero_grad()
             trained(rows).square().mean().backward()
@@ -52,7 +55,10 @@ def distance(algorithm: str, rank: int, p: int) -> float:
 
 
 def trained(average: Any, rank: int, p: int) -> float:
-    """How far 30 small steps with a codec lead from those of one process; infinite where replicas differ."""
+    """How far 30 small steps with a codec lead from those of one process.
+
+    Infinite where replicas differ.
+    """
     alone, ours = model(), DistributedDataParallel(model(), bucket_cap_mb=1e-4)  # type: ignore[arg-type]
     ours.register_comm_hook(None, average)
     rows = slice(rank * ROWS, (rank + 1) * ROWS)
@@ -62,7 +68,9 @@ def trained(average: Any, rank: int, p: int) -> float:
             optimizer.zero_grad()
             each(batch(0, p)[part]).square().mean().backward()
             optimizer.step()
-    flat, reference = (torch.cat([w.detach().view(-1) for w in each.parameters()]) for each in (ours, alone))
+    flat, reference = (
+        torch.cat([w.detach().view(-1) for w in each.parameters()]) for each in (ours, alone)
+    )
     gathered = [torch.empty_like(flat) for _ in range(p)]
     dist.all_gather(gathered, flat)
     alike = all(torch.equal(flat, other) for other in gathered)

@@ -1,7 +1,8 @@
 """One host's ranks in a row, each a process of its own that does all-reduces until it fails: for test_faults.py.
 
-Jobs come as lines of JSON on standard input and answers go, as such lines, to standard output. torch and the compiled
-loop are imported once: every rank is a fork of this process, which has no threads.
+Jobs come as lines of JSON on standard input and answers go, as such lines, to standard output.
+torch and the compiled loop are imported once: every rank is a fork of this process, which has no
+threads.
 """
 
 from __future__ import annotations

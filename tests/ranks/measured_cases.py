@@ -25,7 +25,8 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     del settings
     torch.set_num_threads(1)
     group = dist.new_group()
-    transport.spins = lambda *_: transport.FEW_SPINS  # however many cores there are for the ranks of a group
+    # However many cores there are for the ranks of a group.
+    transport.spins = lambda *_: transport.FEW_SPINS
     measured, measure = list[int](), engine_group.measure_machine
 
     def counted(*over: Any) -> Any:
@@ -36,7 +37,8 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     for case in ("first", "again"):
         report({"case": case, "seen": everyone(summed(group))})
     p = dist.get_world_size()
-    for case, ranks in (("later", list(range(p))), ("part", list(range(1, p)) or [0])):  # rank 1 tells the part
+    # Rank 1 tells the part.
+    for case, ranks in (("later", list(range(p))), ("part", list(range(1, p)) or [0])):
         other = dist.new_group(ranks)
         seen = summed(other) if dist.get_rank() in ranks else None
         report({"case": case, "seen": everyone(seen)})

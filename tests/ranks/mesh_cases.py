@@ -1,4 +1,7 @@
-"""Ranks that use the mesh well and badly: for test_mesh.py. Every rank reports what it saw to rank 0."""
+"""Ranks that use the mesh well and badly: for test_mesh.py.
+
+Every rank reports what it saw to rank 0.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ def run(settings: dict[str, Any], report: Report) -> None:
     mesh.PENDING_SECONDS = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
-    tell("where it listens", communicator(dist.group.WORLD).transport().mesh.listener.getsockname()[0], report)  # type: ignore[arg-type]
+    tell(
+        "where it listens",
+        communicator(dist.group.WORLD).transport().mesh.listener.getsockname()[0],
+        report,
+    )  # type: ignore[arg-type]
     tell("a handshake may come in pieces", slow_handshake(rank, p), report)
     tell("unauthenticated connections are closed", unauthenticated(rank, p), report)
     tell("a sender learns why its peer gave up", gave_up(rank), report)
@@ -72,7 +79,10 @@ def ahead(rank: int, p: int) -> bool:
 
 
 def gave_up(rank: int) -> bool:
-    """Rank 1 fails before the others have a connection from it; if they then send to it, they report that failure."""
+    """Rank 1 fails before the others have a connection from it.
+
+    If they then send to it, they report that failure.
+    """
     transport = communicator(dist.new_group()).transport()
     mesh = transport.mesh
     mesh.begin()
@@ -99,8 +109,12 @@ def in_two_orders(rank: int, group: dist.ProcessGroup) -> None:
     """The same calls in the background; rank 1 makes them in the other order."""
     x, y = torch.ones(100), torch.ones(100)
     calls = [
-        lambda: collectives.all_reduce(x, group=group, algorithm="recursive_doubling", async_op=True),
-        lambda: collectives.all_reduce(y, dist.ReduceOp.MAX, group, algorithm="recursive_doubling", async_op=True),
+        lambda: collectives.all_reduce(
+            x, group=group, algorithm="recursive_doubling", async_op=True
+        ),
+        lambda: collectives.all_reduce(
+            y, dist.ReduceOp.MAX, group, algorithm="recursive_doubling", async_op=True
+        ),
     ]
     for work in [call() for call in (calls[::-1] if rank == 1 else calls)]:
         assert work
@@ -118,18 +132,30 @@ DISAGREEMENTS: dict[str, tuple[Call, Call]] = {
     ),
     "collectives differ": (
         all_reduce(),
-        lambda group: collectives.all_gather_into_tensor(torch.ones(400), torch.ones(100), group, algorithm="direct"),
+        lambda group: collectives.all_gather_into_tensor(
+            torch.ones(400), torch.ones(100), group, algorithm="direct"
+        ),
     ),
     "roots differ": (
-        lambda group: collectives.broadcast(torch.ones(100), 0, group, algorithm="chain", segments=2),
-        lambda group: collectives.broadcast(torch.ones(100), 3, group, algorithm="chain", segments=2),
+        lambda group: collectives.broadcast(
+            torch.ones(100), 0, group, algorithm="chain", segments=2
+        ),
+        lambda group: collectives.broadcast(
+            torch.ones(100), 3, group, algorithm="chain", segments=2
+        ),
     ),
     "segments differ": (
-        lambda group: collectives.all_reduce(torch.ones(100), group=group, algorithm="tree", segments=1),
-        lambda group: collectives.all_reduce(torch.ones(100), group=group, algorithm="tree", segments=2),
+        lambda group: collectives.all_reduce(
+            torch.ones(100), group=group, algorithm="tree", segments=1
+        ),
+        lambda group: collectives.all_reduce(
+            torch.ones(100), group=group, algorithm="tree", segments=2
+        ),
     ),
     "splits differ": (
-        lambda group: collectives.all_to_all_single(torch.ones(8), torch.ones(8), group=group, algorithm="direct"),
+        lambda group: collectives.all_to_all_single(
+            torch.ones(8), torch.ones(8), group=group, algorithm="direct"
+        ),
         lambda group: collectives.all_to_all_single(
             torch.ones(8), torch.ones(8), [2] * 4, [2] * 4, group, algorithm="direct"
         ),
@@ -166,7 +192,9 @@ def slow_handshake(rank: int, p: int) -> bool:
             connected.sendall(HEADER.pack(joined.call, 0, 5, NO_CALL) + b"hello")
             dist.barrier()
     elif rank == 0:
-        transport.execute(as_plan((Task((Recv(0, 1, 0, Span(0, 5)), Wait(0)), ()),)), came, None, None)
+        transport.execute(
+            as_plan((Task((Recv(0, 1, 0, Span(0, 5)), Wait(0)), ()),)), came, None, None
+        )
         dist.barrier()
     else:
         dist.barrier()
@@ -189,8 +217,12 @@ def unauthenticated(rank: int, p: int) -> bool:
         collectives.all_reduce(x, group=group, algorithm="one_shot")
         right &= torch.equal(x, total(p, 5))
 
-    for _ in range(6):  # in waves: the system holds no more than MAX_PENDING until a rank accepts them
-        wave = [socket.create_connection(joined.listener.getsockname()) for _ in range(mesh.MAX_PENDING // 2)]
+    # In waves: the system holds no more than MAX_PENDING until a rank accepts them.
+    for _ in range(6):
+        wave = [
+            socket.create_connection(joined.listener.getsockname())
+            for _ in range(mesh.MAX_PENDING // 2)
+        ]
         for guest, word in zip(wave, itertools.cycle(words)):
             guest.sendall(word)
         guests += wave

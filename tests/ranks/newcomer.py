@@ -1,6 +1,7 @@
 """Add to the engine what CONTRIBUTING calls a newcomer's first change: a transport, and an op.
 
-`run` has every rank perform all algorithms over them, and reports {"case": ..., "ok": bool} for each.
+`run` has every rank perform all algorithms over them, and reports {"case": ..., "ok": bool} for
+each.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class OverGloo:
         for do in made.plan.instructions():
             match do:
                 case Send():
-                    works[do.number] = dist.isend(torch.cat([view(span) for span in do.spans]), do.peer, tag=do.step)
+                    works[do.number] = dist.isend(
+                        torch.cat([view(span) for span in do.spans]), do.peer, tag=do.step
+                    )
                 case Recv():
                     works[do.number] = dist.irecv(view(do.into), do.peer, tag=do.step)
                 case Wait():
@@ -75,7 +78,9 @@ def run(settings: Event, report: Callable[[Event], None]) -> None:
     else:
         COMBINE[HYPOT], kernels.BY_OP[HYPOT] = torch.hypot, hypot
         whole = {HYPOT: torch.stack(every).square().sum(dim=0).sqrt()}
-    for (collective, algorithm), (op, expected) in ((each, one) for each in executable() for one in whole.items()):
+    for (collective, algorithm), (op, expected) in (
+        (each, one) for each in executable() for one in whole.items()
+    ):
         if collective == "all_reduce":
             tensor = every[rank].clone()
             collectives.all_reduce(tensor, op, algorithm=algorithm)

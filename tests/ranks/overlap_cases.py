@@ -35,8 +35,17 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
 
 
 def case(one: Hook, buckets: int, called: list[int]) -> dict[str, Any]:
-    """The third step, when the buckets are made anew: what was reduced and when, on rank 0; wrong gradients on all."""
-    told = {"widths": WIDTHS, "seconds": WAITING, "batch": 3, "algorithms": ["it"], "repetitions": 1}
+    """The third step, when the buckets are made anew: what was reduced and when, on rank 0.
+
+    Wrong gradients on all.
+    """
+    told = {
+        "widths": WIDTHS,
+        "seconds": WAITING,
+        "batch": 3,
+        "algorithms": ["it"],
+        "repetitions": 1,
+    }
     trial = overlap.Trial(told, buckets, {"it": one}, backend("p2p"))
     trial.step(NOTHING)
     trial.step(NOTHING)
@@ -53,7 +62,9 @@ def case(one: Hook, buckets: int, called: list[int]) -> dict[str, Any]:
         "first_layer": trial.stack.marks[-2],  # when its backward pass began
         "marks": len(trial.stack.marks),
         "spans": [tuple(span) for span in step.spans],
-        "gradients": torch.cat([weight.grad.view(-1) for weight in trial.stack.parameters()]).tolist(),
+        "gradients": torch.cat(
+            [weight.grad.view(-1) for weight in trial.stack.parameters()]
+        ).tolist(),
     }
 
 
@@ -81,4 +92,8 @@ def done(buffer: torch.Tensor) -> Any:
     return future
 
 
-FAULTS: dict[str, Hook] = {"summed twice": summed_twice, "averaged twice": averaged_twice, "left out": left_out}
+FAULTS: dict[str, Hook] = {
+    "summed twice": summed_twice,
+    "averaged twice": averaged_twice,
+    "left out": left_out,
+}

@@ -44,7 +44,9 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     folder.mkdir(exist_ok=True)
     if settings["is_program"]:
         path = folder / "own.xml"
-        path.write_text(msccl.text(build("all_reduce", "recursive_doubling" if rank == 1 else "ring", p), "own"))
+        path.write_text(
+            msccl.text(build("all_reduce", "recursive_doubling" if rank == 1 else "ring", p), "own")
+        )
         name = str(path)
     else:
         path = folder / FILE
@@ -52,7 +54,9 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         name = f"{path}:my_all_reduce"
     x = torch.arange(6.0) + 10 * rank
     try:
-        collectives.all_reduce(x, group=dist.new_group(timeout=timedelta(seconds=20)), algorithm=name)
+        collectives.all_reduce(
+            x, group=dist.new_group(timeout=timedelta(seconds=20)), algorithm=name
+        )
         said: Any = x.tolist()
     except RuntimeError as error:
         said = str(error)

@@ -39,8 +39,13 @@ def run(settings: dict[str, Any], report: Report) -> None:
 
 
 def counted(n: int, algorithm: str) -> dict[str, Any]:
-    """Bytes that this host sends over its network and its loopback in an all-reduce; what carries them."""
-    call = Call("all_reduce", (tensor := torch.ones(n)), tensor, dist.ReduceOp.SUM, algorithm=algorithm)
+    """Bytes that this host sends over its network and its loopback in an all-reduce.
+
+    What carries them.
+    """
+    call = Call(
+        "all_reduce", (tensor := torch.ones(n)), tensor, dist.ReduceOp.SUM, algorithm=algorithm
+    )
     over = backend("p2p").perform(call).transport  # makes the connections
     dist.barrier()
     before = sent()
@@ -53,7 +58,9 @@ def counted(n: int, algorithm: str) -> dict[str, Any]:
 def sent() -> dict[str, int]:
     """Bytes by interface of this network namespace."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
-    return {name.strip(): int(rest.split()[8]) for name, rest in (line.split(":") for line in lines)}
+    return {
+        name.strip(): int(rest.split()[8]) for name, rest in (line.split(":") for line in lines)
+    }
 
 
 def stressed(calls: int) -> bool:
@@ -121,7 +128,12 @@ def forked(rank: int, p: int) -> str:
         early = collectives.all_reduce(z, group=group, async_op=True)
         assert early
         said = in_a_child(
-            group, [lambda: collectives.all_reduce(y, group=group), lambda: later(y, group).wait(), early.wait]
+            group,
+            [
+                lambda: collectives.all_reduce(y, group=group),
+                lambda: later(y, group).wait(),
+                early.wait,
+            ],
         )
     dist.barrier()
     later(z, group).wait() if rank != 1 else early.wait()
@@ -188,7 +200,11 @@ def left() -> tuple[int, int, list[str]]:
     """Descriptors and mappings of shared memory, and the names of its files and sockets."""
     opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     maps = Path("/proc/self/maps").read_text().count("memfd:collectives")
-    names = [each.split()[-1] for each in Path("/proc/net/unix").read_text().splitlines() if "@collectives" in each]
+    names = [
+        each.split()[-1]
+        for each in Path("/proc/net/unix").read_text().splitlines()
+        if "@collectives" in each
+    ]
     segments = sorted(path.name for path in Path("/dev/shm").iterdir())
     return sum("memfd:collectives" in each for each in opened), maps, [*segments, *names]
 
@@ -207,7 +223,9 @@ def main(do: str, p: int, *rest: str) -> None:
         sys.stdout.flush()
         os._exit(0)
 
-    ranks = [multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(p)]
+    ranks = [
+        multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(p)
+    ]
     for each in ranks:
         each.start()
     for nth in [0, *range(2, p), 1]:

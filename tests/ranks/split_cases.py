@@ -1,7 +1,8 @@
 """What every rank does for tests/notebooks: models divided by tensors and as pipelines, against one process.
 
-Numbers are small integers in float64, so that sums are exact in any order and results have to be equal, not close.
-`run` reports {"case": ..., "ok": bool} for each check; a case that begins with "fault" is ok if the fault was seen.
+Numbers are small integers in float64, so that sums are exact in any order and results have to be
+equal, not close. `run` reports {"case": ..., "ok": bool} for each check; a case that begins with
+"fault" is ok if the fault was seen.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from collectives.schedule import cut
 from collectives_book.model_parallel import pipeline
 from collectives_book.model_parallel.pipeline import SCHEDULES, Action
 from collectives_book.model_parallel.split_steps import gradients, through
-from collectives_book.model_parallel.tensor_parallel import AllReduce, Block, block, copied, shard, summed
+from collectives_book.model_parallel.tensor_parallel import (
+    AllReduce,
+    Block,
+    block,
+    copied,
+    shard,
+    summed,
+)
 
 Event = dict[str, Any]
 Check = tuple[str, bool]
@@ -96,14 +104,20 @@ def divided(blocks: list[Block], all_reduce: AllReduce, forward: Any = None) -> 
         for mine, theirs in zip(gradients(part), its, strict=True)
     ]
     return (
-        torch.equal(own_y.detach(), y) and torch.equal(own_x.grad, x.grad) and len(same) == 4 * len(parts) and all(same)
+        torch.equal(own_y.detach(), y)
+        and torch.equal(own_x.grad, x.grad)
+        and len(same) == 4 * len(parts)
+        and all(same)
     )
 
 
 def tensor() -> Iterator[Check]:
     for name, all_reduce in sums().items():
         for hidden in (1, 2, 4, 7, 12):  # fewer than ranks, as many, ragged, equal
-            yield f"{name}, {hidden} hidden units", divided([weights(hidden), weights(hidden, 10)], all_reduce)
+            yield (
+                f"{name}, {hidden} hidden units",
+                divided([weights(hidden), weights(hidden, 10)], all_reduce),
+            )
     yield "all-reduces of two blocks", asked([weights(7), weights(7, 10)]) == [X.numel()] * 4
     yield "the same bits on all ranks", same_bits()
     yield from faults()
@@ -124,12 +138,19 @@ def asked(blocks: list[Block]) -> list[int]:
 def same_bits() -> bool:
     """With floats whose sum depends on the order, every rank still gets the same result."""
     rank, p = dist.get_rank(), dist.get_world_size()
-    whole = Block(*(torch.randn(each.shape, generator=torch.Generator().manual_seed(4)) for each in weights(12)))
+    whole = Block(
+        *(
+            torch.randn(each.shape, generator=torch.Generator().manual_seed(4))
+            for each in weights(12)
+        )
+    )
     y = block(torch.ones(BATCH, WIDTH), shard(whole, rank, p), sums()["ring"]).detach()
     expected = block(torch.ones(BATCH, WIDTH), shard(whole, 0, 1), lambda _: None).detach()
     gathered = [torch.empty_like(y) for _ in range(p)]
     dist.all_gather(gathered, y)
-    return all(torch.equal(each, y) for each in gathered) and torch.allclose(y, expected, rtol=1e-5, atol=1e-5)
+    return all(torch.equal(each, y) for each in gathered) and torch.allclose(
+        y, expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def faults() -> Iterator[Check]:
@@ -139,7 +160,10 @@ def faults() -> Iterator[Check]:
     ring, blocks = sums()["ring"], [weights(7), weights(7, 10)]
 
     def no_sum_backward(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
-        return summed(torch.relu(x @ part.into + part.into_bias) @ part.out, all_reduce) + part.out_bias
+        return (
+            summed(torch.relu(x @ part.into + part.into_bias) @ part.out, all_reduce)
+            + part.out_bias
+        )
 
     def bias_in_the_sum(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
         hidden = torch.relu(copied(x, all_reduce) @ part.into + part.into_bias)
@@ -151,7 +175,10 @@ def faults() -> Iterator[Check]:
 
     calls = iter(range(100))
     yield "fault: no all-reduce", not divided(blocks, lambda _: None)
-    yield "fault: the last all-reduce is missing", not divided(blocks, lambda x: next(calls) < 3 and ring(x))
+    yield (
+        "fault: the last all-reduce is missing",
+        not divided(blocks, lambda x: next(calls) < 3 and ring(x)),
+    )
     yield "fault: no all-reduce backward", not divided(blocks, ring, no_sum_backward)
     yield "fault: the bias is added by every rank", not divided(blocks, ring, bias_in_the_sum)
     yield "fault: gradients are summed twice", not divided(blocks, ring, sum_of_a_copy)
@@ -171,7 +198,9 @@ def without_the_first(actions: list[Action]) -> list[Action]:
     return [action for action in actions if action.micro_batch]
 
 
-def one_stage(schedule: str, count: int, swap: bool = False, order: Any = list) -> tuple[Block, pipeline.Done]:
+def one_stage(
+    schedule: str, count: int, swap: bool = False, order: Any = list
+) -> tuple[Block, pipeline.Done]:
     stage, stages = dist.get_rank(), dist.get_world_size()
     own = shard(weights(5, 10 * stage), 0, 1)
     sizes = [b - a for a, b in pairwise(cut(BATCH, count).tolist())]
@@ -190,7 +219,10 @@ def piped(schedule: str, count: int, **fault: Any) -> bool:
     stage, stages = dist.get_rank(), dist.get_world_size()
     own, done = one_stage(schedule, count, **fault)
     whole, _, y = alone([weights(5, 10 * each) for each in range(stages)])
-    same = [torch.equal(mine, theirs) for mine, theirs in zip(gradients(own), gradients(whole[stage]), strict=True)]
+    same = [
+        torch.equal(mine, theirs)
+        for mine, theirs in zip(gradients(own), gradients(whole[stage]), strict=True)
+    ]
     last = stage == stages - 1
     assert fault or (len(done.spans) == 2 * count and len(done.losses) == count * last)
     return all(same) and (not last or sum(done.losses) == loss(y, TARGET).item())

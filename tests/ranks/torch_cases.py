@@ -1,8 +1,9 @@
 """What every rank does for test_functions.py: each function of torch.distributed on our back end, and on gloo.
 
-A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw alike, but each has
-data of its own. It runs twice, with the same data. Afterwards every tensor has to be the same, and what is between
-its elements as it was. `run` reports {"case": …, "group": …, "differs": …}: what a rank saw, where it differs.
+A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw
+alike, but each has data of its own. It runs twice, with the same data. Afterwards every tensor has
+to be the same, and what is between its elements as it was. `run` reports {"case": …, "group": …,
+"differs": …}: what a rank saw, where it differs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ class Draw:
     """What one case consists of: the same for all ranks that draw in the same order, but for the elements."""
 
     def __init__(self, seed: tuple[int, ...], ranks: list[int], is_ours: bool) -> None:
-        self.rng, self.p, self.ranks, self.is_ours = np.random.default_rng(seed), len(ranks), ranks, is_ours
+        self.rng, self.p, self.ranks, self.is_ours = (
+            np.random.default_rng(seed),
+            len(ranks),
+            ranks,
+            is_ours,
+        )
         self.me = ranks.index(dist.get_rank())
         self.own = np.random.default_rng((*seed, self.me))
         self.made: list[torch.Tensor] = []
@@ -50,7 +56,10 @@ class Draw:
         if self.rng.integers(6) == 0:
             return (int(self.rng.integers(1_000, 20_000)),)
         return tuple(
-            int(size) for size in self.rng.integers(0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4))
+            int(size)
+            for size in self.rng.integers(
+                0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4)
+            )
         )
 
     def tensor(self, shape: tuple[int, ...], layouts: tuple[str, ...] = DENSE) -> torch.Tensor:
@@ -73,11 +82,16 @@ class Draw:
         self.between.append(between)
         return made
 
-    def tensors(self, count: int, shape: tuple[int, ...], layouts: tuple[str, ...] = ANY) -> list[torch.Tensor]:
+    def tensors(
+        self, count: int, shape: tuple[int, ...], layouts: tuple[str, ...] = ANY
+    ) -> list[torch.Tensor]:
         return [self.tensor(shape, layouts) for _ in range(count)]
 
     def reduces(self, *written: torch.Tensor) -> Any:
-        """The op for a call that writes into these tensors; where gloo has none, their sum is divided afterwards."""
+        """The op for a call that writes into these tensors.
+
+        Where gloo has none, their sum is divided afterwards.
+        """
         if self.op is not Op.AVG or self.is_ours:
             return self.op
         self.averaged += written
@@ -157,7 +171,9 @@ def uneven_reduce_scatter(d: Draw, g: Group) -> Any:
     """Parts of several sizes, some without an element."""
     sizes = d.rng.integers(0, 5, d.p).tolist()
     out = d.tensor((sizes[d.me], 3), ANY)
-    return dist.reduce_scatter(out, [d.tensor((n, 3), ANY) for n in sizes], d.reduces(out), g, d.is_async)
+    return dist.reduce_scatter(
+        out, [d.tensor((n, 3), ANY) for n in sizes], d.reduces(out), g, d.is_async
+    )
 
 
 def reduce_scatter_tensor(d: Draw, g: Group) -> Any:
@@ -183,7 +199,9 @@ def all_to_all(d: Draw, g: Group) -> Any:
 def all_to_all_single(d: Draw, g: Group) -> Any:
     if d.rng.integers(2):
         shape = (d.p * int(d.rng.integers(4)), *d.shape()[:1])
-        return dist.all_to_all_single(d.tensor(shape, ANY), d.tensor(shape, ANY), group=g, async_op=d.is_async)
+        return dist.all_to_all_single(
+            d.tensor(shape, ANY), d.tensor(shape, ANY), group=g, async_op=d.is_async
+        )
     sizes = d.rng.integers(0, 5, (d.p, d.p))
     out, given = sizes[:, d.me].tolist(), sizes[d.me].tolist()
     return dist.all_to_all_single(
@@ -196,7 +214,10 @@ def barrier(d: Draw, g: Group) -> Any:
 
 
 def send_recv(d: Draw, g: Group) -> Any:
-    """One rank sends to another; the receiver may take it from any rank (gloo hangs there if it is empty)."""
+    """One rank sends to another.
+
+    The receiver may take it from any rank (gloo hangs there if it is empty).
+    """
     to, shape, tag = (d.root + 1) % d.p, d.shape(), int(d.rng.integers(3))
     x, anybody = d.tensor(shape), d.rng.integers(2) and 0 not in shape
     if to == d.root:
@@ -215,7 +236,9 @@ def isend_irecv(d: Draw, g: Group) -> Any:
     shape = d.shape()
     pairs = [(tag, (d.me + 1) % d.p, (d.me - 1) % d.p) for tag in range(3)]
     works = [dist.isend(d.tensor(shape), d.ranks[to], g, tag) for tag, to, _ in pairs]
-    return works + [dist.irecv(d.tensor(shape), d.ranks[source], g, tag) for tag, _, source in reversed(pairs)]
+    return works + [
+        dist.irecv(d.tensor(shape), d.ranks[source], g, tag) for tag, _, source in reversed(pairs)
+    ]
 
 
 def batch_isend_irecv(d: Draw, g: Group) -> Any:
@@ -227,11 +250,17 @@ def batch_isend_irecv(d: Draw, g: Group) -> Any:
     received = [torch.zeros_like(x), torch.zeros_like(y)]
     d.made += received
     ops = [dist.P2POp(dist.isend, each, to, g) for each in (x, y)]
-    return dist.batch_isend_irecv(ops + [dist.P2POp(dist.irecv, each, source, g) for each in received])
+    return dist.batch_isend_irecv(
+        ops + [dist.P2POp(dist.irecv, each, source, g) for each in received]
+    )
 
 
 def objects(d: Draw, g: Group) -> Any:
-    mine: Any = {"rank": d.me, "text": "x" * int(d.own.integers(2000)), "tensor": torch.arange(d.me + 1).tolist()}
+    mine: Any = {
+        "rank": d.me,
+        "text": "x" * int(d.own.integers(2000)),
+        "tensor": torch.arange(d.me + 1).tolist(),
+    }
     everyone: list[Any] = [None] * d.p
     name = d.one_of(("all_gather", "broadcast", "gather", "scatter"))
     root = d.ranks[d.root]
@@ -244,7 +273,9 @@ def objects(d: Draw, g: Group) -> Any:
         dist.gather_object(mine, everyone if d.me == d.root else None, root, g)
     else:
         everyone = [None]
-        dist.scatter_object_list(everyone, [(mine, r) for r in range(d.p)] if d.me == d.root else None, root, g)
+        dist.scatter_object_list(
+            everyone, [(mine, r) for r in range(d.p)] if d.me == d.root else None, root, g
+        )
     return everyone
 
 
@@ -259,7 +290,11 @@ def object_messages(d: Draw, g: Group) -> Any:
 
 def coalescing_manager(d: Draw, g: Group) -> Any:
     """Several all-reduces, or all-gathers, or reduce-scatters, as one call."""
-    kind, count, sizes = d.one_of(("all_reduce", "all_gather", "reduce_scatter")), 3, d.rng.integers(1, 50, 3)
+    kind, count, sizes = (
+        d.one_of(("all_reduce", "all_gather", "reduce_scatter")),
+        3,
+        d.rng.integers(1, 50, 3),
+    )
     with dist._coalescing_manager(group=g, async_ops=d.is_async) as manager:
         for n in map(int, sizes[:count]):
             small, large = d.tensor((n,)), d.tensor((d.p * n,))
@@ -324,24 +359,37 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             differs = compare(case, seed, ours, gloo, ranks) if dist.get_rank() in ranks else None
             everyone: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, differs)
-            report({"case": case.__name__, "seed": seed, "group": name, "differs": [x for x in everyone if x]})
+            report(
+                {
+                    "case": case.__name__,
+                    "seed": seed,
+                    "group": name,
+                    "differs": [x for x in everyone if x],
+                }
+            )
 
 
 def groups(settings: dict[str, Any]) -> list[tuple[Group, Group, list[int], str]]:
     """Ours and gloo's, their ranks and a name: all ranks, some of them, and subgroups by torch's own functions."""
     p = dist.get_world_size()
     names, everyone = (settings["backend"], "gloo"), list(range(p))
-    made: list[Any] = [[dist.new_group(backend=name, timeout=LIMIT) for name in names] + [everyone, "all"]]
+    made: list[Any] = [
+        [dist.new_group(backend=name, timeout=LIMIT) for name in names] + [everyone, "all"]
+    ]
     some = np.random.default_rng(settings["seed"]).permutation(p)[: max(1, p - 1)].tolist()
     chosen = [dist.new_group(some, backend=name, timeout=LIMIT) for name in names]
     made.append([*chosen, sorted(some), "some"])
     halves = [everyone[: p // 2], everyone[p // 2 :]] if p > 1 else [everyone]
-    parts = [dist.new_subgroups_by_enumeration(halves, backend=name, timeout=LIMIT)[0] for name in names]
+    parts = [
+        dist.new_subgroups_by_enumeration(halves, backend=name, timeout=LIMIT)[0] for name in names
+    ]
     made.append([*parts, next(half for half in halves if dist.get_rank() in half), "halves"])
     return [tuple(each) for each in made]
 
 
-def compare(case: Case, seed: tuple[int, ...], ours: Group, gloo: Group, ranks: list[int]) -> str | None:
+def compare(
+    case: Case, seed: tuple[int, ...], ours: Group, gloo: Group, ranks: list[int]
+) -> str | None:
     """In what the two differ, if they do. Where gloo refuses a call, ours may do what it likes."""
     draw = Draw(seed, ranks, True)
     there, here = attempt(case, Draw(seed, ranks, False), gloo), attempt(case, draw, ours)
@@ -360,13 +408,19 @@ def attempt(case: Case, draw: Draw, group: Group) -> list[Any] | Exception:
     try:
         result = case(draw, group)
         returned = result if isinstance(result, list) else [result]
-        works = [each for each in returned if hasattr(each, "wait") and not isinstance(each, torch.Tensor)]
+        works = [
+            each
+            for each in returned
+            if hasattr(each, "wait") and not isinstance(each, torch.Tensor)
+        ]
         for work in works:
             work.wait()
         draw.finish()
     except Exception as error:
         return error
-    return draw.made + [each for each in returned if each is not None and not any(each is work for work in works)]
+    return draw.made + [
+        each for each in returned if each is not None and not any(each is work for work in works)
+    ]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -29,7 +29,8 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         case "killed" if me:
             os.kill(os.getpid(), signal.SIGKILL)
         case "raise" | "killed":
-            time.sleep(settings.get("later", 0))  # a rank that hears of it could be the first to end
+            # A rank that hears of it could be the first to end.
+            time.sleep(settings.get("later", 0))
         case "leave":
             lose_a_peer(me, settings["algorithm"], report)
         case "environment":
@@ -39,7 +40,9 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         case "command lines":
             lines = list(map(command_line, Path("/proc").glob("[0-9]*/cmdline")))
             seen: list[object] = [None] * dist.get_world_size()
-            dist.all_gather_object(seen, (len(settings["much"]), sum(b"seldom" in line for line in lines), len(lines)))
+            dist.all_gather_object(
+                seen, (len(settings["much"]), sum(b"seldom" in line for line in lines), len(lines))
+            )
             report({"seen": seen})
         case "orphan":
             child = subprocess.Popen(["sleep", "600"])
@@ -72,7 +75,8 @@ def command_line(path: Path) -> bytes:
 
 def lose_a_peer(me: bool, algorithm: str, report: Callable[[dict[str, Any]], None]) -> None:
     """One rank goes away instead of taking part; what do the others see?"""
-    collectives.all_reduce(torch.ones(4), algorithm=algorithm)  # so that all of it is there when it matters
+    # So that all of it is there when it matters.
+    collectives.all_reduce(torch.ones(4), algorithm=algorithm)
     if me:
         os._exit(3)
     try:

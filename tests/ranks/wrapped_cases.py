@@ -1,8 +1,9 @@
 """What every rank does for test_wrappers.py: train by DDP and FSDP2 on our back end, and alone with the whole batch.
 
-`run` reports {"wrapper": …, "algorithm": …, "apart": [how far each rank's parameters are from those of one process]}.
-With PowerSGD, whose gradients are approximate, and with ranks of different numbers of batches that is how far they are
-from those over gloo; with several buckets, which gloo does not keep in order, from those of rank 0.
+`run` reports {"wrapper": …, "algorithm": …, "apart": [how far each rank's parameters are from those
+of one process]}. With PowerSGD, whose gradients are approximate, and with ranks of different
+numbers of batches that is how far they are from those over gloo; with several buckets, which gloo
+does not keep in order, from those of rank 0.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ SHARDED = sorted({*names("all_gather"), *names("reduce_scatter")})
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     torch.set_num_threads(1)
-    for wrapper, train, algorithms in (("ddp", ddp, names("all_reduce", executable())), ("fsdp", fsdp, SHARDED)):
+    for wrapper, train, algorithms in (
+        ("ddp", ddp, names("all_reduce", executable())),
+        ("fsdp", fsdp, SHARDED),
+    ):
         for algorithm in [*algorithms, "auto"]:
-            group = dist.new_group(backend="collectives", pg_options=Options(algorithm), timeout=LIMIT)
+            group = dist.new_group(
+                backend="collectives", pg_options=Options(algorithm), timeout=LIMIT
+            )
             everyone: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, apart(train(group), alone()))
             report({"wrapper": wrapper, "algorithm": algorithm, "apart": everyone})
@@ -52,7 +58,11 @@ def model() -> torch.nn.Module:
     """Layers whose sizes no number of ranks divides."""
     torch.manual_seed(1)
     return torch.nn.Sequential(
-        torch.nn.Linear(7, 31), torch.nn.Tanh(), torch.nn.Linear(31, 13), torch.nn.Tanh(), torch.nn.Linear(13, 3)
+        torch.nn.Linear(7, 31),
+        torch.nn.Tanh(),
+        torch.nn.Linear(31, 13),
+        torch.nn.Tanh(),
+        torch.nn.Linear(13, 3),
     )
 
 
@@ -99,7 +109,9 @@ def compiled(group: Any) -> list[torch.Tensor]:
 def power(group: Any, megabytes: float = 25) -> list[torch.Tensor]:
     """With a hook whose callbacks make calls and wait for them."""
     net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=megabytes)  # type: ignore[arg-type]
-    net.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    net.register_comm_hook(
+        powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook
+    )
     steps(net, shard())
     return list(net.parameters())
 
@@ -149,7 +161,10 @@ def fsdp(group: Any) -> list[torch.Tensor]:
 
 
 def whole(part: torch.Tensor) -> torch.Tensor:
-    """All ranks' rows. DTensor's own way keeps the first group of these ranks, which is destroyed by now."""
+    """All ranks' rows.
+
+    DTensor's own way keeps the first group of these ranks, which is destroyed by now.
+    """
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, part.detach())
     return torch.cat(parts)

@@ -119,10 +119,15 @@ class Copy:
         """Write a line after the first one that begins like this."""
         lines = (self.folder / name).read_text(encoding="utf8").splitlines(keepends=True)
         nth = next(nth for nth, each in enumerate(lines) if each.startswith(after))
-        (self.folder / name).write_text("".join([*lines[: nth + 1], f"{line}\n", *lines[nth + 1 :]]), encoding="utf8")
+        (self.folder / name).write_text(
+            "".join([*lines[: nth + 1], f"{line}\n", *lines[nth + 1 :]]), encoding="utf8"
+        )
 
     def collectives(self, line: str, code: int = 0) -> str:
-        """What the command prints; with another exit code than 0, what it says on standard error."""
+        """What the command prints.
+
+        With another exit code than 0, what it says on standard error.
+        """
         found = os.environ | {"PYTHONPATH": str(self.folder / "src")}
         command = [sys.executable, "-m", "collectives", *line.split()]
         done = finished(command, cwd=self.folder, env=found)
@@ -141,7 +146,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 def test_an_algorithm_is_a_function_and_an_entry_and_a_machine_is_a_file(copy: Copy) -> None:
     copy.append(PACKAGE / "algorithms" / "ring.py", ALGORITHM)
     entry = '    ("all_reduce", "mirrored"): Algorithm(ring.mirrored),'
-    copy.insert(PACKAGE / "algorithms" / "__init__.py", "        hierarchical.hierarchical_tree", entry)
+    copy.insert(
+        PACKAGE / "algorithms" / "__init__.py", "        hierarchical.hierarchical_tree", entry
+    )
     copy.append(PACKAGE / "machines" / "two-rooms.yaml", MACHINE)
     assert "mirrored" in [row["algorithm"] for row in copy.rows("list -p 4")]
     assert "+0<1" in copy.collectives("show all_reduce mirrored -p 4")
@@ -169,13 +176,17 @@ def test_an_experiment_is_a_class_a_notebook_and_two_entries(copy: Copy) -> None
     copy.append(BOOK / "ring_times.py", EXPERIMENT)
     entry = '    "ring-times": "collectives_book.ring_times:RingTimes",'
     copy.insert(BOOK / "__init__.py", "EXPERIMENTS", entry)
-    copy.append(Path("experiments/presets/quick.yaml"), "\nring-times:\n  ranks: [2, 3]\n  latency: 5us\n")
+    copy.append(
+        Path("experiments/presets/quick.yaml"), "\nring-times:\n  ranks: [2, 3]\n  latency: 5us\n"
+    )
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     cells[0].metadata.tags = ["parameters"]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     made = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
     nbformat.write(made, copy.folder / "experiments" / "ring-times.ipynb")
-    refused = copy.collectives("run experiments/ring-times.ipynb --preset quick -p latency=5", code=2)
+    refused = copy.collectives(
+        "run experiments/ring-times.ipynb --preset quick -p latency=5", code=2
+    )
     assert "latency: expected a number with its unit, such as 5us, got 5" in refused
     copy.collectives("run experiments/ring-times.ipynb --preset quick")
     rows, record = results.read(copy.folder / "experiments" / "results" / "quick" / "ring-times")

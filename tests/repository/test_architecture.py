@@ -48,7 +48,10 @@ BREAKS = {
     "Logs are read": ("collectives_logs/ras.py", "import collectives.bench"),
     "Imports point down": ("collectives/units.py", "from collectives import grid"),
     "No circle": ("collectives/figures/style.py", "from collectives.figures import schedules"),
-    "Readers of a schedule": ("collectives/engine/__init__.py", "from collectives.verify import verify"),
+    "Readers of a schedule": (
+        "collectives/engine/__init__.py",
+        "from collectives.verify import verify",
+    ),
     "What starts ranks": ("collectives/launch/__init__.py", "from collectives import schedule"),
     "torch stays": ("collectives/simulator/__init__.py", "import torch"),
     "Horovod and MPI": ("collectives/bench/__init__.py", "from mpi4py import MPI"),
@@ -62,7 +65,13 @@ def test_each_rule_can_be_broken(tmp_path: Path) -> None:
     for name, line in BREAKS.values():
         with (tmp_path / "src" / name).open("a") as file:
             file.write(f"\n\ndef late():\n    {line}\n")
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo", "--config", "pyproject.toml"]
+    command = [
+        Path(sys.executable).with_name("lint-imports"),
+        "--no-cache",
+        "--no-logo",
+        "--config",
+        "pyproject.toml",
+    ]
     found = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"}
     done = finished(command, cwd=tmp_path, env=found)
     assert done.returncode == 1
@@ -70,7 +79,9 @@ def test_each_rule_can_be_broken(tmp_path: Path) -> None:
         done.stdout + done.stderr
     )
     for rule in BREAKS:
-        assert re.search(rf"^{rule}.* BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE), done.stdout
+        assert re.search(rf"^{rule}.* BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE), (
+            done.stdout
+        )
     assert "annexe" in done.stdout, "a new room needs a floor"
 
 
@@ -88,22 +99,31 @@ def arrows(files: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 def test_no_modules_import_each_other() -> None:
     TopologicalSorter(arrows(modules())).prepare()
-    planted = modules() | {"collectives.schedule": ast.parse("def late():\n    import collectives.verify")}
+    planted = modules() | {
+        "collectives.schedule": ast.parse("def late():\n    import collectives.verify")
+    }
     with pytest.raises(CycleError):
         TopologicalSorter(arrows(planted)).prepare()
 
 
 def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
     """Importing a submodule binds its name in its folder, over a function of the same name that was there."""
-    bound_later = {"grid", "verify", "mesh", "signature"}  # by the package itself, after the modules
-    for folder in {path.parent for package in PACKAGES for path in (SOURCE / package).rglob("__init__.py")}:
+    # By the package itself, after the modules.
+    bound_later = {"grid", "verify", "mesh", "signature"}
+    for folder in {
+        path.parent for package in PACKAGES for path in (SOURCE / package).rglob("__init__.py")
+    }:
         tree = ast.parse((folder / "__init__.py").read_text(encoding="utf8"))
         within = ".".join(folder.relative_to(SOURCE).parts)
         modules_here = {path.stem for path in folder.glob("*.py")} | {
             path.parent.name for path in folder.glob("*/*.py")
         }
-        names = {full.rpartition(".")[2] for full in imported(tree) if full.rpartition(".")[0] != within}
-        names |= {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+        names = {
+            full.rpartition(".")[2] for full in imported(tree) if full.rpartition(".")[0] != within
+        }
+        names |= {
+            each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)
+        }
         assert names & modules_here <= bound_later, folder
 
 
@@ -111,7 +131,10 @@ def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
 def test_importing_the_package_needs_numpy_alone() -> None:
     code = "import sys, collectives; print(*{name.split('.')[0] for name in sys.modules})"
     plain = code.replace("collectives", "numpy")
-    found, of_numpy = (set(finished([sys.executable, "-c", each], check=True).stdout.split()) for each in (code, plain))
+    found, of_numpy = (
+        set(finished([sys.executable, "-c", each], check=True).stdout.split())
+        for each in (code, plain)
+    )
     assert found - of_numpy - set(sys.stdlib_module_names) == {"collectives"}
 
 
@@ -130,17 +153,34 @@ def test_compiled_code_passes_addresses_of_its_arguments_only() -> None:
     found = set()
     for name, tree in modules().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and "compiled" in {ast.unparse(each) for each in node.decorator_list}:
+            if isinstance(node, ast.FunctionDef) and "compiled" in {
+                ast.unparse(each) for each in node.decorator_list
+            }:
                 arguments = {each.arg for each in node.args.args}
                 found |= {f"{name}.{node.name}: {each}" for each in {*pointers(node)} - arguments}
     assert found == set()
 
 
-# What turns bytes into code. A peer's bytes may reach these only if it is authenticated, so nothing calls them at all.
-EXECUTES = {"cloudpickle", "marshal", "shelve", "eval", "exec", "all_gather_object", "gather_object"}
-EXECUTES |= {"broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list", "rpc"}
-# A user's own schedule is a file on this machine. Dumps are pickles: one module reads them with the opcodes of
-# plain values alone, the other one writes them.
+# What turns bytes into code. A peer's bytes may reach these only if it is authenticated, so nothing
+# calls them at all.
+EXECUTES = {
+    "cloudpickle",
+    "marshal",
+    "shelve",
+    "eval",
+    "exec",
+    "all_gather_object",
+    "gather_object",
+}
+EXECUTES |= {
+    "broadcast_object_list",
+    "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
+    "rpc",
+}
+# A user's own schedule is a file on this machine. Dumps are pickles: one module reads them with the
+# opcodes of plain values alone, the other one writes them.
 WHERE = {
     "runpy": {"collectives.algorithms.from_file"},
     "pickle": {"collectives_logs.flight_dump", "collectives.torch_backend.flight"},

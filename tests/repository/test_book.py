@@ -1,4 +1,7 @@
-"""How the book is made: kernels are forks that end with their client; a page is executed if what it reads changes."""
+"""How the book is made: kernels are forks that end with their client.
+
+A page is executed if what it reads changes.
+"""
 
 import json
 import os
@@ -39,7 +42,8 @@ except DeadKernelError:
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "pidfd_open"), reason="kernels are forked on Linux only: this system has no pidfd_open"
+    not hasattr(os, "pidfd_open"),
+    reason="kernels are forked on Linux only: this system has no pidfd_open",
 )
 def test_kernels_are_forks_of_one_process_and_share_nothing(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / ".ci" / "kernels.py", sys.executable, "-c", EXECUTE, tmp_path]
@@ -49,7 +53,9 @@ def test_kernels_are_forks_of_one_process_and_share_nothing(tmp_path: Path) -> N
     assert eval(first) == [f"{tmp_path}\n", "2 here\n"]
     known, parent = eval(second)[0].split()
     assert known == "False"
-    assert not Path(f"/proc/{parent}").exists(), "the process that forks kernels has outlived the command"
+    assert not Path(f"/proc/{parent}").exists(), (
+        "the process that forks kernels has outlived the command"
+    )
     assert (interrupted, died) == ("CellExecutionError", "died")
 
 
@@ -57,7 +63,11 @@ def test_kernels_are_forks_of_one_process_and_share_nothing(tmp_path: Path) -> N
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, in a tree of two pages: one reads what a build has measured."""
     module = script("pages")
-    for name in (*module.READ, "experiments/results/reference/a.json", "experiments/results/quick/b.json"):
+    for name in (
+        *module.READ,
+        "experiments/results/reference/a.json",
+        "experiments/results/quick/b.json",
+    ):
         path = tmp_path / name
         folder = path if not path.suffix else path.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,8 +126,11 @@ def test_a_page_that_fails_ends_the_build_and_is_not_kept(tmp_path: Path) -> Non
     done = finished([sys.executable, "-c", FAILING, str(tmp_path)], cwd=ROOT / ".ci")
     assert done.returncode == 1, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("==>")] == [
-        f"==> pages: 1 of {pages} to execute, {min(os.cpu_count() or 1, 4)} at a time" for pages in (1, 2)
+        f"==> pages: 1 of {pages} to execute, {min(os.cpu_count() or 1, 4)} at a time"
+        for pages in (1, 2)
     ]
     assert "ValueError: planted" in done.stderr
     assert done.stderr.endswith("error: chapters/cost-model.md: a cell failed\n")
-    assert list(json.loads((tmp_path / "cache" / "keys.json").read_text())) == ["chapters/ring-all-reduce"]
+    assert list(json.loads((tmp_path / "cache" / "keys.json").read_text())) == [
+        "chapters/ring-all-reduce"
+    ]

@@ -36,7 +36,9 @@ def test_a_wheel_is_built_once_and_a_build_that_is_cut_off_leaves_nothing(tmp_pa
 
 
 def test_a_failed_build_leaves_its_log_and_is_not_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(BUILD.BuildError, match=r"the build failed \(CalledProcessError\); see .*\.log"):
+    with pytest.raises(
+        BUILD.BuildError, match=r"the build failed \(CalledProcessError\); see .*\.log"
+    ):
         BUILD.wheel(tmp_path, fail)
     (log,) = tmp_path.iterdir()
     assert "C++17" in log.read_text()
@@ -55,5 +57,8 @@ def test_without_tools_it_says_what_to_install_and_is_no_error(
     monkeypatch.delenv("CXX", raising=False)
     BUILD.main()
     said = capsys.readouterr().out
-    assert "no Horovod: a C++ compiler and cmake and make not found (Debian, Ubuntu: apt-get install" in said
+    assert (
+        "no Horovod: a C++ compiler and cmake and make not found (Debian, Ubuntu: apt-get install"
+        in said
+    )
     assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,10 @@ def largest(rows):
         ("    return [value for row in rows for value in row for bit in value]", "loops"),
         ("    return print(*rows, *rows)", "stars"),
         ("    return (found := rows)", "walruses"),
-        ("    return rows[rows[rows[0] + 1] + 2] if rows[3] > rows[4] else rows[5] - rows[6]", "nodes"),
+        (
+            "    return rows[rows[rows[0] + 1] + 2] if rows[3] > rows[4] else rows[5] - rows[6]",
+            "nodes",
+        ),
     ],
 )
 def test_a_planted_line_is_above_the_limit(line: str, name: str) -> None:
@@ -41,10 +44,16 @@ def test_docstrings_are_no_code() -> None:
 
 
 def test_limits_only_fall() -> None:
-    low, high = DENSITY.measure([PLAIN]), DENSITY.measure(["x = [*a, *b, *[c for d in e for c in d]]\n"])
+    low, high = (
+        DENSITY.measure([PLAIN]),
+        DENSITY.measure(["x = [*a, *b, *[c for d in e for c in d]]\n"]),
+    )
     none = dict.fromkeys(DENSITY.MEASURES, math.inf)
     limits = DENSITY.lowered({"src/new": low}, {"src/new": none})
-    assert all(low[name] <= limits["src/new"][name] < low[name] + step for name, step in DENSITY.STEPS.items())
+    assert all(
+        low[name] <= limits["src/new"][name] < low[name] + step
+        for name, step in DENSITY.STEPS.items()
+    )
     assert not list(DENSITY.faults({"src/new": low}, limits))
     assert DENSITY.lowered({"src/new": high}, limits) == limits
     assert list(DENSITY.faults({"src/new": high}, limits))

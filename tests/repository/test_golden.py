@@ -38,10 +38,14 @@ def test_the_order_of_a_step_s_rows(monkeypatch: Patch) -> None:
 
     def other(p: int) -> Schedule:
         given = ring(p)
-        return replace(given, make=lambda t: Step(*(getattr(given.step(t), name)[::-1] for name in Step.__slots__)))
+        return replace(
+            given,
+            make=lambda t: Step(*(getattr(given.step(t), name)[::-1] for name in Step.__slots__)),
+        )
 
     lines = changed(
-        lambda: GOLDEN.schedules(small=[1, 3], large=5), lambda: monkeypatch.setitem(ALGORITHMS, RING, other)
+        lambda: GOLDEN.schedules(small=[1, 3], large=5),
+        lambda: monkeypatch.setitem(ALGORITHMS, RING, other),
     )
     assert lines == ["all_reduce ring p=03", "all_reduce ring p=5 default"]
 
@@ -49,10 +53,22 @@ def test_the_order_of_a_step_s_rows(monkeypatch: Patch) -> None:
 def test_what_a_schedule_says_of_itself_and_each_column_of_a_step() -> None:
     def made(**row: int) -> Schedule:
         given = {"src": 0, "dst": 1, "chunk": 2, "count": 1, "add": 0} | row
-        return Schedule("broadcast", 8, 8, 1, lambda _: Step([given["src"]], *list(given.values())[1:]), root=0)
+        return Schedule(
+            "broadcast", 8, 8, 1, lambda _: Step([given["src"]], *list(given.values())[1:]), root=0
+        )
 
-    others = [made(**{column: 2}) for column in ("src", "dst", "count")] + [made(chunk=3), made(add=1)]
-    told = {"k": 4, "nsteps": 0, "root": 1, "one_port": False, "ranks_per_node": 2, "collective": "scatter"}
+    others = [made(**{column: 2}) for column in ("src", "dst", "count")] + [
+        made(chunk=3),
+        made(add=1),
+    ]
+    told = {
+        "k": 4,
+        "nsteps": 0,
+        "root": 1,
+        "one_port": False,
+        "ranks_per_node": 2,
+        "collective": "scatter",
+    }
     others += [replace(made(), **{name: value}) for name, value in told.items()]
     digests = {GOLDEN.digest(*GOLDEN.serialised(each)) for each in [made(), *others]}
     assert len(digests) == 1 + len(others)
@@ -66,9 +82,13 @@ def test_a_simulated_time_that_is_one_rounding_later(monkeypatch: Patch) -> None
         return SimpleNamespace(seconds=seconds, finish=[seconds], messages=1, bytes=n, busiest=None)
 
     monkeypatch.setattr(simulation, "simulate", simulate)
-    lines = changed(lambda: GOLDEN.simulated(ranks=[2]), lambda: last.append(math.nextafter(1.0, 2)))
+    lines = changed(
+        lambda: GOLDEN.simulated(ranks=[2]), lambda: last.append(math.nextafter(1.0, 2))
+    )
     on = ("a100", "dgx1", "ethernet p=002", "textbook p=002", "uneven p=002")
-    assert lines == [f"{collective} bruck {each}" for collective in ("all_gather", "all_to_all") for each in on]
+    assert lines == [
+        f"{collective} bruck {each}" for collective in ("all_gather", "all_to_all") for each in on
+    ]
 
 
 def test_what_auto_chooses_and_the_seconds_that_it_expects(monkeypatch: Patch) -> None:
@@ -89,7 +109,9 @@ def test_what_auto_chooses_and_the_seconds_that_it_expects(monkeypatch: Patch) -
 
 
 def test_what_the_player_reads(monkeypatch: Patch) -> None:
-    lines = changed(lambda: GOLDEN.played(ranks=[4]), lambda: monkeypatch.setattr(player, "VERSION", 2))
+    lines = changed(
+        lambda: GOLDEN.played(ranks=[4]), lambda: monkeypatch.setattr(player, "VERSION", 2)
+    )
     assert lines == [f"{collective} {name} p=4" for collective, name in sorted(ALGORITHMS)]
 
 
@@ -104,12 +126,18 @@ def test_a_public_name(monkeypatch: Patch) -> None:
     def verify(schedule: Schedule, how: int = 1) -> int:
         return 0
 
-    assert changed(GOLDEN.public, lambda: monkeypatch.setattr(collectives, "verify", verify)) == ["verify"]
+    assert changed(GOLDEN.public, lambda: monkeypatch.setattr(collectives, "verify", verify)) == [
+        "verify"
+    ]
 
 
 def test_a_committed_row(tmp_path: Path) -> None:
     def write(samples: float, ranks: float, environment: str) -> None:
-        results.write(tmp_path / "sweep", [{"samples": [samples], "ranks": ranks}], {"environment": [environment]})
+        results.write(
+            tmp_path / "sweep",
+            [{"samples": [samples], "ranks": ranks}],
+            {"environment": [environment]},
+        )
 
     write(0.2, 2, "here")
     for planted, kinds in (
@@ -117,7 +145,9 @@ def test_a_committed_row(tmp_path: Path) -> None:
         ((0.2, 2.0, "here"), ["rows", "types"]),
         ((0.2, 2.0, "there"), ["record"]),
     ):
-        lines = changed(lambda: GOLDEN.references(tmp_path), lambda planted=planted: write(*planted))
+        lines = changed(
+            lambda: GOLDEN.references(tmp_path), lambda planted=planted: write(*planted)
+        )
         assert lines == [f"sweep.parquet {kind}" for kind in kinds]
 
 

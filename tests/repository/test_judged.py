@@ -22,12 +22,18 @@ def test_every_row_says_where_its_file_is_and_why_it_got_its_verdict(tmp_path: P
     rows = read(TABLE)
     assert len({row.sha256 for row in rows}) == len(rows) >= 100
     for row in rows:
-        assert re.fullmatch(r"https://github.com/[\w-]+/[\w.-]+/blob/[0-9a-f]{40}/.+\.(xml|json)", row.link)
+        assert re.fullmatch(
+            r"https://github.com/[\w-]+/[\w.-]+/blob/[0-9a-f]{40}/.+\.(xml|json)", row.link
+        )
         assert row.verdict in VERDICTS
         assert bool(row.why) == (row.verdict != "right") == (row.steps == 0)
         assert (row.ranks > 0) == (row.verdict != "unreadable")
         assert bool(row.network) == row.path.endswith(".json")
-        assert (row.bandwidth > 0) == (row.stated > 0) == (bool(row.network) and row.verdict == "right")
+        assert (
+            (row.bandwidth > 0)
+            == (row.stated > 0)
+            == (bool(row.network) and row.verdict == "right")
+        )
     write(tmp_path / "again.csv", reversed(rows))
     assert (tmp_path / "again.csv").read_bytes() == TABLE.read_bytes()
 
@@ -48,14 +54,40 @@ def repository(folder: Path, files: dict[str, bytes]) -> str:
         (folder / path).write_bytes(data)
     who = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
     allow = ["config", "uploadpack.allowFilter", "true"]
-    for command in (["init", "--quiet"], allow, ["add", "."], [*who, "commit", "--quiet", "-m", "files"]):
+    for command in (
+        ["init", "--quiet"],
+        allow,
+        ["add", "."],
+        [*who, "commit", "--quiet", "-m", "files"],
+    ):
         subprocess.run(["git", "-C", folder, *command], check=True, timeout=60)
-    return subprocess.check_output(["git", "-C", folder, "rev-parse", "HEAD"], text=True, timeout=60).strip()
+    return subprocess.check_output(
+        ["git", "-C", folder, "rev-parse", "HEAD"], text=True, timeout=60
+    ).strip()
 
 
 def row(text: bytes, commit: str, path: str) -> JudgedFile:
     digest = hashlib.sha256(text).hexdigest()
-    return JudgedFile("owner/name", commit, path, digest, len(text), "", 0, "right", "", 0, 0, 0, 0, "", "", 0, 0, 0.0)
+    return JudgedFile(
+        "owner/name",
+        commit,
+        path,
+        digest,
+        len(text),
+        "",
+        0,
+        "right",
+        "",
+        0,
+        0,
+        0,
+        0,
+        "",
+        "",
+        0,
+        0,
+        0.0,
+    )
 
 
 @pytest.mark.integration
@@ -73,7 +105,13 @@ def test_files_are_fetched_compared_and_judged(
     assert (judged.main([folder, "--write"]), judged.main([folder])) == (0, 0)
     found = {each.path: each for each in read(judged.TABLE)}
     assert (found["good.xml"].verdict, found["good.xml"].ranks) == ("right", 3)
-    assert (found[SCHEDULE].network, found[SCHEDULE].steps, found[SCHEDULE].stated) == ("NDv2 2 chassis", 2, 2e9)
+    assert (found[SCHEDULE].network, found[SCHEDULE].steps, found[SCHEDULE].stated) == (
+        "NDv2 2 chassis",
+        2,
+        2e9,
+    )
     write(judged.TABLE, [row(b"other", commit, "good.xml")])
-    with pytest.raises(SystemExit, match=r"SHA-256 of https://github.com/owner/name/blob/.*: got .*, expected "):
+    with pytest.raises(
+        SystemExit, match=r"SHA-256 of https://github.com/owner/name/blob/.*: got .*, expected "
+    ):
         judged.main([folder])

@@ -1,4 +1,7 @@
-"""The manifests say what Kubernetes and its operators know, and the image has what the lock says. None is run here."""
+"""The manifests say what Kubernetes and its operators know, and the image has what the lock says.
+
+None is run here.
+"""
 
 import copy
 import re
@@ -23,21 +26,34 @@ TYPES = {
     "trainjob.yaml": [kubernetes.TrainerV1alpha1TrainJob],
     "trainjob-efa.yaml": [kubernetes.TrainerV1alpha1TrainJob],
     "results.yaml": [kubernetes.IoK8sApiCoreV1Pod],
-    "parameters.yaml": [kubernetes.IoK8sApiCoreV1ConfigMap, kubernetes.IoK8sApiCoreV1PersistentVolumeClaim],
+    "parameters.yaml": [
+        kubernetes.IoK8sApiCoreV1ConfigMap,
+        kubernetes.IoK8sApiCoreV1PersistentVolumeClaim,
+    ],
 }
-# Fields of an MPIJob as the operator's documentation and its resource definition (v2beta1) have them.
+# Fields of an MPIJob as the operator's documentation and its resource definition (v2beta1) have
+# them.
 MPI_SPEC = {
     *("slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath"),
     *("launcherCreationPolicy", "mpiImplementation"),
 }
 MPI_POLICY = {
-    *("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit", "schedulingPolicy"),
+    *(
+        "cleanPodPolicy",
+        "ttlSecondsAfterFinished",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "schedulingPolicy",
+    ),
     *("suspend", "managedBy"),
 }
 
 
 # A label of the pods that has the job's name: JobSet's, and the MPI operator's.
-JOB_LABEL = {"trainjob.yaml": "jobset.sigs.k8s.io/jobset-name", "mpijob.yaml": "training.kubeflow.org/job-name"}
+JOB_LABEL = {
+    "trainjob.yaml": "jobset.sigs.k8s.io/jobset-name",
+    "mpijob.yaml": "training.kubeflow.org/job-name",
+}
 JOBS = sorted(JOB_LABEL)
 FREE = {"data", "limits", "requests"}  # their keys are names that no type lists
 
@@ -57,7 +73,9 @@ def replicas(job: Manifest) -> list[Manifest]:
 
 def started(job: Manifest) -> Manifest:
     """Return the container of the notebook's pod: its command, arguments and environment."""
-    return job["spec"]["trainer"] if job["kind"] == "TrainJob" else replicas(job)[0]["containers"][0]
+    return (
+        job["spec"]["trainer"] if job["kind"] == "TrainJob" else replicas(job)[0]["containers"][0]
+    )
 
 
 def unknown_to(model: Any, given: Manifest) -> bool:
@@ -99,7 +117,9 @@ def test_the_mpijob_has_documented_fields_only() -> None:
 def test_the_trainjob_s_pods_share_a_secret_that_its_first_lines_say_how_to_make() -> None:
     """torchrun's processes start ranks only for who has it, and it is not in the manifest."""
     (job,) = manifests("trainjob.yaml")
-    (variable,) = [each for each in job["spec"]["trainer"]["env"] if each["name"] == secret.VARIABLE]
+    (variable,) = [
+        each for each in job["spec"]["trainer"]["env"] if each["name"] == secret.VARIABLE
+    ]
     source = variable["valueFrom"]["secretKeyRef"]
     made = f"kubectl create secret generic {source['name']} --from-file={source['key']}=/dev/stdin"
     assert made in (FOLDER / "trainjob.yaml").read_text()
@@ -107,21 +127,34 @@ def test_the_trainjob_s_pods_share_a_secret_that_its_first_lines_say_how_to_make
 
 def test_parameters_and_volumes_fit_the_notebooks_the_jobs_and_the_image(tmp_path: Path) -> None:
     """Put where a pod mounts them, the parameters are a preset like others."""
-    shutil.copytree(FOLDER.parent, tmp_path / "experiments", ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(
+        FOLDER.parent, tmp_path / "experiments", ignore=shutil.ignore_patterns("results")
+    )
     parameters, volume = manifests("parameters.yaml")
-    (tmp_path / "experiments" / "presets" / "kubernetes.yaml").write_text(parameters["data"]["kubernetes.yaml"])
+    (tmp_path / "experiments" / "presets" / "kubernetes.yaml").write_text(
+        parameters["data"]["kubernetes.yaml"]
+    )
     runs = planned(sorted((tmp_path / "experiments").glob("*.ipynb")), "kubernetes", {}, "x")
     (train,), (mpi,) = manifests("trainjob.yaml"), manifests("mpijob.yaml")
     trainer, workers = train["spec"]["trainer"], mpi["spec"]["mpiReplicaSpecs"]["Worker"]
-    ranks = {trainer["numNodes"] * trainer["numProcPerNode"], workers["replicas"] * mpi["spec"]["slotsPerWorker"]}
+    ranks = {
+        trainer["numNodes"] * trainer["numProcPerNode"],
+        workers["replicas"] * mpi["spec"]["slotsPerWorker"],
+    }
     assert {run.parameters["ranks"] for run in runs} == ranks
     (folder,) = re.findall(r"^WORKDIR (\S+)$", IMAGE, flags=re.MULTILINE)
-    mounted = {f"{folder}/experiments/presets/kubernetes.yaml", f"{folder}/experiments/results", "/dev/shm"}
+    mounted = {
+        f"{folder}/experiments/presets/kubernetes.yaml",
+        f"{folder}/experiments/results",
+        "/dev/shm",
+    }
     for text in ((FOLDER / name).read_text() for name in ("trainjob.yaml", "mpijob.yaml")):
         assert re.findall(r"configMap:\s+name: (\S+)", text) == [parameters["metadata"]["name"]]
         assert re.findall(r"claimName: (\S+)", text) == [volume["metadata"]["name"]]
         assert set(re.findall(r"mountPath: (\S+)", text)) == mounted
-        assert all((ROOT / notebook).exists() for notebook in re.findall(r"experiments/\S+\.ipynb", text))
+        assert all(
+            (ROOT / notebook).exists() for notebook in re.findall(r"experiments/\S+\.ipynb", text)
+        )
 
 
 def test_a_pod_has_what_nccl_needs() -> None:
@@ -134,9 +167,17 @@ def test_a_pod_has_what_nccl_needs() -> None:
     ):
         assert limits["nvidia.com/gpu"] == str(ranks), "a GPU for each rank"
         assert any(name.startswith("rdma/") for name in limits)
-        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
-        (volume,) = [each["name"] for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == "/dev/shm"]
-        assert [each["emptyDir"]["medium"] for each in pod["volumes"] if each["name"] == volume] == ["Memory"]
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod[
+            "tolerations"
+        ]
+        (volume,) = [
+            each["name"]
+            for each in pod["containers"][0]["volumeMounts"]
+            if each["mountPath"] == "/dev/shm"
+        ]
+        assert [
+            each["emptyDir"]["medium"] for each in pod["volumes"] if each["name"] == volume
+        ] == ["Memory"]
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -209,7 +250,9 @@ def test_the_image_is_in_step_with_the_lock() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     (python,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)-", IMAGE, flags=re.MULTILINE)
     assert f"python={python}" in environment
-    assert re.findall(r"torch.__version__.split\('\+'\)\[0\] == '([\d.]+)'", IMAGE) == [lock()["torch"]]
+    assert re.findall(r"torch.__version__.split\('\+'\)\[0\] == '([\d.]+)'", IMAGE) == [
+        lock()["torch"]
+    ]
     copied = [
         name
         for line in re.findall(r"^COPY (?:--chown=\S+ )?(.*) \S+$", IMAGE, flags=re.MULTILINE)

@@ -1,4 +1,7 @@
-"""The Makefile rebuilds the site if what it is made of has changed, and only then; workflows run what is there."""
+"""The Makefile rebuilds the site if what it is made of has changed, and only then.
+
+Workflows run what is there.
+"""
 
 import re
 import subprocess
@@ -24,12 +27,20 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 def make(folder: Path, *arguments: str) -> str:
     command = ["make", "-s", "-f", str(MAKEFILE), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in (*INPUTS, "requirements-cuda.lock", "chapters/file.py", "src/file.py", "experiments/file.py"):
+    for name in (
+        *INPUTS,
+        "requirements-cuda.lock",
+        "chapters/file.py",
+        "src/file.py",
+        "experiments/file.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     return tmp_path
@@ -75,12 +86,18 @@ def jobs(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_is_there_with_the_least_rights(path: Path) -> None:
-    text, steps = path.read_text(encoding="utf8"), [step for job in jobs(path) for step in job["steps"]]
+    text, steps = (
+        path.read_text(encoding="utf8"),
+        [step for job in jobs(path) for step in job["steps"]],
+    )
     commands = [step["run"] for step in steps if "run" in step]
     targets = re.findall(r"^([a-z-]+):", MAKEFILE.read_text(encoding="utf8"), re.MULTILINE)
-    assert {name for each in commands for name in re.findall(r"\bmake ([a-z-]+)", each)} <= set(targets)
+    assert {name for each in commands for name in re.findall(r"\bmake ([a-z-]+)", each)} <= set(
+        targets
+    )
     assert [name for name in re.findall(r"\.ci/[\w.]+", text) if not (ROOT / name).is_file()] == []
-    used = [step["uses"] for step in steps if "uses" in step]  # by commit: a tag can be moved to other code
+    # By commit: a tag can be moved to other code.
+    used = [step["uses"] for step in steps if "uses" in step]
     assert [each for each in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", each)] == []
     assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
     # An expression in a command is pasted into the shell; a variable is not.
@@ -89,6 +106,8 @@ def test_a_workflow_runs_what_is_there_with_the_least_rights(path: Path) -> None
 
 def test_checks_run_on_every_python_that_is_promised() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
-    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    promised = [
+        each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)
+    ]
     (checks,) = jobs(ROOT / ".github" / "workflows" / "checks.yml")
     assert checks["strategy"]["matrix"]["python"] == promised

@@ -1,4 +1,7 @@
-"""The faults of `mutation.toml` can still be planted: each text is in its file exactly once; its tests are there."""
+"""The faults of `mutation.toml` can still be planted: each text is in its file exactly once.
+
+Its tests are there.
+"""
 
 import ast
 

@@ -1,4 +1,7 @@
-"""README's commands can be typed, its numbers are those of the rows; In Your Program's program runs."""
+"""README's commands can be typed, its numbers are those of the rows.
+
+In Your Program's program runs.
+"""
 
 import re
 import shlex
@@ -20,7 +23,15 @@ IN_YOUR_PROGRAM = (ROOT / "chapters" / "in-your-program.md").read_text(encoding=
 def test_the_program_for_torchrun(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(# average\.py\n.*?)```", IN_YOUR_PROGRAM, flags=re.DOTALL)
     (tmp_path / "average.py").write_text(program)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "average.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        "average.py",
+    ]
     done = finished(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3 ranks, average 1.0\n"
@@ -31,7 +42,9 @@ def test_its_commands_and_files_are_there() -> None:
     assert len(commands) >= 10
     for command in commands:
         parser(verbs()).parse_args(shlex.split(command)[1:])
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf8"), flags=re.MULTILINE)
+    targets = re.findall(
+        r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf8"), flags=re.MULTILINE
+    )
     assert set(re.findall(r"^    make (\S+)", README, flags=re.MULTILINE)) <= set(targets)
     named = [
         *re.findall(r"^\| `([a-z_]+/(?:[a-z_]+/)?)` \|", README, flags=re.MULTILINE),
@@ -51,6 +64,10 @@ def test_the_ratios_are_those_of_the_rows() -> None:
     }.items():
         here = rows[rows.bytes == nbytes]
         libraries, mpi = here[here.backend.isin(["gloo", "horovod"])], here[here.backend == "mpi"]
-        times = (libraries.median_us.min(), mpi[mpi.algorithm == "default"].median_us.item(), mpi.median_us.min())
+        times = (
+            libraries.median_us.min(),
+            mpi[mpi.algorithm == "default"].median_us.item(),
+            mpi.median_us.min(),
+        )
         auto = here[here.auto].median_us.item()
         assert said.format(*(each / auto for each in times)) in " ".join(README.split())

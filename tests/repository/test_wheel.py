@@ -1,7 +1,7 @@
 """The wheel in a fresh environment, outside any checkout: with numpy alone, then with each extra alone.
 
-pip installs the wheel with numpy; what an extra needs is linked from the environment of the tests, which has the lock's
-versions. tests/repository/test_packaging.py has pip resolve them.
+pip installs the wheel with numpy; what an extra needs is linked from the environment of the tests,
+which has the lock's versions. tests/repository/test_packaging.py has pip resolve them.
 """
 
 import os
@@ -20,14 +20,19 @@ from collectives.emulator import allowed
 from places import ROOT
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "COLLECTIVES_TASKS"}}
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in {"PYTHONPATH", "COLLECTIVES_TASKS"}
+}
 RING = ROOT / "assignments" / "ring"
 BENCH = "bench --ranks 3 --bytes 64 --repetitions 2 --backend"
 RUN = "run all-reduce-sweep.ipynb -p ranks=2 -p sizes=[4,64] -p repetitions=3 --output small"
 # Of each extra the commands that need it, and what they print.
 COMMANDS = {
     "simulate": {
-        "simulate all_reduce tree --bytes 8 --machine a100": "tree",  # its links are known one by one
+        # Its links are known one by one.
+        "simulate all_reduce tree --bytes 8 --machine a100": "tree",
         "simulate all_reduce tree --bytes 8 --machine summit -p 24": "tree",
         "verify --all --max-ranks 2": "two_tree",
         "bound all_gather --machine dgx-h100": "dgx-h100",
@@ -43,7 +48,10 @@ COMMANDS = {
     },
     "pages": {"show broadcast two_tree -p 5 --svg picture": ""},
     "experiments": {RUN: ""},
-    "course": {f"handout {RING} --output starter": "", f"grade {RING} {RING}/reference --unsafe": "100 / 100"},
+    "course": {
+        f"handout {RING} --output starter": "",
+        f"grade {RING} {RING}/reference --unsafe": "100 / 100",
+    },
     "backends": {f"{BENCH} mpi": "mpi"},
 }
 
@@ -71,10 +79,16 @@ class Installed:
         self.run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
         pip = (sys.executable, "-m", "pip", "--no-input")
         self.run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
-        versions = re.findall(r"^\w.*==[^\\\n]+", (ROOT / "requirements.lock").read_text(encoding="utf8"), re.MULTILINE)
+        versions = re.findall(
+            r"^\w.*==[^\\\n]+",
+            (ROOT / "requirements.lock").read_text(encoding="utf8"),
+            re.MULTILINE,
+        )
         (folder / "versions.txt").write_text("\n".join(versions))  # the wheel itself has no hash
         constraint = ("--no-compile", "-c", folder / "versions.txt")
-        self.run(*pip, "--python", self.bin / "python", "install", *constraint, *folder.glob("*.whl"))
+        self.run(
+            *pip, "--python", self.bin / "python", "install", *constraint, *folder.glob("*.whl")
+        )
         (self.site,) = (folder / "venv" / "lib").glob("python*/site-packages")
         shutil.copy(ROOT / "experiments" / "all-reduce-sweep.ipynb", folder)
         shutil.copytree(ROOT / "experiments" / "presets", folder / "presets")
@@ -87,7 +101,8 @@ class Installed:
         (mine,) = distributions(name="collective-communication", path=[str(self.site)])
         for each in needed(mine, extra):
             for file in each.files or ():
-                inside = file if file.parts[0] == ".." else Path(file.parts[0])  # a package as a whole
+                # A package as a whole.
+                inside = file if file.parts[0] == ".." else Path(file.parts[0])
                 link = Path(os.path.normpath(self.site / inside))
                 if not link.exists():
                     link.parent.mkdir(parents=True, exist_ok=True)
@@ -95,8 +110,13 @@ class Installed:
                     self.links.append(link)
 
     def run(self, *command: str | Path, code: int = 0) -> str:
-        """What the command prints; with another exit code than 0, what it says on standard error."""
-        done = subprocess.run(command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+        """What the command prints.
+
+        With another exit code than 0, what it says on standard error.
+        """
+        done = subprocess.run(
+            command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == code, done.stderr[-2000:]
         return done.stderr if code else done.stdout
 

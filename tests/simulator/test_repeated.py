@@ -15,22 +15,44 @@ from collectives.simulator.kernel import Clocks, UnsureError
 from collectives.simulator.simulation import simulate
 from collectives.simulator.trace import trace
 
-INSIDE, NETWORK = Link(latency=1e-6, overhead=2e-7, rate=1e11), Link(latency=7e-6, overhead=1e-6, rate=2.3e10)
-RACK, ROW = Level(name="rack", nodes=2, latency=1e-6, rate=1.8e10), Level(name="row", nodes=4, uplink=3e10)
+INSIDE, NETWORK = (
+    Link(latency=1e-6, overhead=2e-7, rate=1e11),
+    Link(latency=7e-6, overhead=1e-6, rate=2.3e10),
+)
+RACK, ROW = (
+    Level(name="rack", nodes=2, latency=1e-6, rate=1.8e10),
+    Level(name="row", nodes=4, uplink=3e10),
+)
 MACHINES = [
     Machine(name="one rank to a node", network=NETWORK),
     Machine(name="latency alone", network=Link(latency=1e-3, rate=1e12)),
     Machine(name="reducing", network=NETWORK, gamma=1e-10),
     Machine(name="ports", ranks_per_node=4, inside=INSIDE, network=NETWORK, gamma=1e-11),
-    Machine(name="one port", ranks_per_node=4, ports_per_node=1, inside=INSIDE, network=NETWORK, gamma=1e-11),
-    Machine(name="uplinks", ranks_per_node=2, ports_per_node=1, inside=INSIDE, network=NETWORK, levels=(RACK, ROW)),
+    Machine(
+        name="one port",
+        ranks_per_node=4,
+        ports_per_node=1,
+        inside=INSIDE,
+        network=NETWORK,
+        gamma=1e-11,
+    ),
+    Machine(
+        name="uplinks",
+        ranks_per_node=2,
+        ports_per_node=1,
+        inside=INSIDE,
+        network=NETWORK,
+        levels=(RACK, ROW),
+    ),
     Machine(
         name="protocols",
         ranks_per_node=2,
         ports_per_node=1,
         inside=INSIDE,
         network=NETWORK,
-        protocols=(Protocol(name="small", up_to=64, share=0.5, startup=1e-6, network=Delay(latency=2e-6)),),
+        protocols=(
+            Protocol(name="small", up_to=64, share=0.5, startup=1e-6, network=Delay(latency=2e-6)),
+        ),
     ),
 ]
 
@@ -38,7 +60,9 @@ MACHINES = [
 def clocks(schedule: Schedule, on: Machine, n: int) -> Clocks | None:
     """All clocks after a simulation with one for each rank; None where that is not enough."""
     try:
-        return simulation._run(simulation._setting(schedule, on, n, on.choices(None, n)[-1]), None, by_cell=False)[0]
+        return simulation._run(
+            simulation._setting(schedule, on, n, on.choices(None, n)[-1]), None, by_cell=False
+        )[0]
     except UnsureError:
         return None
 
@@ -72,7 +96,11 @@ def test_every_clock_is_the_same_as_without_the_declaration(on):
 def test_a_tree_after_a_ring_uses_the_gaps_that_there_are():
     """Formerly 0.24% too long, because messages of the ring were not put into gaps."""
     on = machine("marenostrum5")
-    need_equal(build("reduce", "rabenseifner", 60, segments=3, ranks_per_node=on.ranks_per_node), on, 64 << 20)
+    need_equal(
+        build("reduce", "rabenseifner", 60, segments=3, ranks_per_node=on.ranks_per_node),
+        on,
+        64 << 20,
+    )
 
 
 @pytest.mark.integration
@@ -100,7 +128,9 @@ def played_together(monkeypatch, schedule, on, n):
 
 @pytest.mark.parametrize(
     ("name", "on", "slower", "steps"),
-    [  # Of each half's 23 steps on 24 ranks, or 5 between 6 nodes, the first and the last are played by themselves.
+    # Of each half's 23 steps on 24 ranks, or 5 between 6 nodes, the first and the last are played
+    # by themselves.
+    [
         ("ring", MACHINES[0], {}, (2 * 21, 0)),
         ("ring", MACHINES[4], {}, (2 * 21, 0)),
         ("hierarchical_ring", MACHINES[4], {}, (0, 2 * 3)),
@@ -142,7 +172,10 @@ def test_a_rank_that_sends_something_else_in_the_middle_of_a_run_is_noticed():
 def test_a_trace_ends_when_the_simulation_does(tmp_path, name):
     on = MACHINES[4]
     schedule = build("all_reduce", name, 24, ranks_per_node=4)
-    traced, simulated = trace(tmp_path / "trace.json", schedule, on, 24_007), simulate(schedule, on, 24_007)
+    traced, simulated = (
+        trace(tmp_path / "trace.json", schedule, on, 24_007),
+        simulate(schedule, on, 24_007),
+    )
     assert simulated.seconds == pytest.approx(traced.seconds, rel=1e-12)
     assert np.allclose(simulated.finish, traced.finish, rtol=1e-12)
     assert (simulated.messages, simulated.bytes) == (traced.messages, traced.bytes)
@@ -163,7 +196,11 @@ def played(steps, free, latency, fixed, sizes):
 def test_tiles_equal_a_plain_loop(p, period):
     """Rows are dearer at the border of a node, after so many; 0 for random ones."""
     rng, begin = np.random.default_rng(p + period), np.zeros(p)
-    costs = np.where(np.arange(p) % (period or 1) == (period or 1) - 1, 5.0, 1.0) if period else rng.random(p)
+    costs = (
+        np.where(np.arange(p) % (period or 1) == (period or 1) - 1, 5.0, 1.0)
+        if period
+        else rng.random(p)
+    )
     latency, fixed, halves = 3e-6 * costs, 1e-6 * costs, np.where(np.arange(p) < p // 2, 5000, 4000)
     for sizes in (np.full(p, 8), halves, halves % 5000, rng.integers(0, 10**5, p)):
         for free, steps in ((begin, 63), (begin, 2500), (1e-3 * rng.random(p), 2500)):

@@ -21,7 +21,9 @@ def sent(*steps: Step, k: int = 4) -> Schedule:
 
 def test_a_message_occupies_its_way_at_the_slowest_link_s_rate() -> None:
     # Overhead once, 4 MB at 1 GB/s, and the latencies of two links.
-    assert simulate(sent(Step(0, 2, 0, 4)), LINE, 4_000_000).seconds == pytest.approx(4e-3 + 2e-6 + 2e-6)
+    assert simulate(sent(Step(0, 2, 0, 4)), LINE, 4_000_000).seconds == pytest.approx(
+        4e-3 + 2e-6 + 2e-6
+    )
 
 
 def test_messages_of_one_step_share_a_link() -> None:
@@ -45,7 +47,9 @@ def test_a_chunk_goes_on_when_it_has_arrived() -> None:
 def test_sums_take_gamma() -> None:
     adding = LINE.model_copy(update={"gamma": 1e-9})
     alone = simulate(sent(Step(0, 1, 0, 4, add=True)), LINE, 4_000_000).seconds
-    assert simulate(sent(Step(0, 1, 0, 4, add=True)), adding, 4_000_000).seconds == pytest.approx(alone + 4e-3)
+    assert simulate(sent(Step(0, 1, 0, 4, add=True)), adding, 4_000_000).seconds == pytest.approx(
+        alone + 4e-3
+    )
 
 
 @pytest.mark.parametrize("p", [3, 5, 8])
@@ -59,7 +63,10 @@ def test_on_step_sees_every_message() -> None:
     seen: list[tuple[int, int, float]] = []
     schedule = build("all_gather", "ring", 8)
     result = simulate(
-        schedule, machine("dgx1"), 8 << 20, on_step=lambda t, m: seen.extend(zip(m.src, m.dst, m.arrival, strict=True))
+        schedule,
+        machine("dgx1"),
+        8 << 20,
+        on_step=lambda t, m: seen.extend(zip(m.src, m.dst, m.arrival, strict=True)),
     )
     assert len(seen) == result.messages == 56
     assert max(arrival for _, _, arrival in seen) == result.seconds
@@ -73,5 +80,7 @@ def test_bytes_between_nodes_are_counted_apart() -> None:
 
 
 def test_switches_of_a_schedule_have_no_place() -> None:
-    with pytest.raises(ScheduleError, match="switches of a schedule: got 1, expected none for a machine with links"):
+    with pytest.raises(
+        ScheduleError, match="switches of a schedule: got 1, expected none for a machine with links"
+    ):
         simulate(build("all_reduce", "in_network", 8), machine("dgx1"), 1 << 20)

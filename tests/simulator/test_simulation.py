@@ -29,7 +29,8 @@ TEXTBOOK = machine("textbook")
 LATENCY_AND_OVERHEAD = [(5e-6, 0), (5e-6, 1e-6), (0, 1e-6), (1e-7, 1e-8)]
 
 
-# The plain program. ---------------------------------------------------------------------------------------------------
+# The plain program.
+# ---------------------------------------------------------------------------------------------------
 
 
 class Busy:
@@ -57,8 +58,15 @@ class Busy:
 
 
 def plain(schedule, on, n, algorithm=None):
-    """What `simulation` says, message by message and in the order in which it says it; the last rank's finish."""
-    g, edges, protocols = on.ranks_per_node, schedule.cut(n).tolist(), on.protocols_for(algorithm, n)
+    """What `simulation` says, message by message and in the order in which it says it.
+
+    The last rank's finish.
+    """
+    g, edges, protocols = (
+        on.ranks_per_node,
+        schedule.cut(n).tolist(),
+        on.protocols_for(algorithm, n),
+    )
     p = schedule.p
     ready, busy, finish, largest = defaultdict(float), defaultdict(Busy), 0.0, 0
 
@@ -73,25 +81,46 @@ def plain(schedule, on, n, algorithm=None):
         a, b = node(s), node(d)
         out, into = s if s < p else (s, d), d if d < p else (d, s)
         if a == b:
-            return ("inside", "out", out), ("inside", "in", into), {}, (on.inside.beta, on.inside.beta), 0.0
-        share, wires, own = g // on.ports, {}, [on.network.beta * on.slower.get(node, 1) for node in (a, b)]
+            return (
+                ("inside", "out", out),
+                ("inside", "in", into),
+                {},
+                (on.inside.beta, on.inside.beta),
+                0.0,
+            )
+        share, wires, own = (
+            g // on.ports,
+            {},
+            [on.network.beta * on.slower.get(node, 1) for node in (a, b)],
+        )
         if share > 1:
             wires = {("port", "out", s // share): own[0], ("port", "in", d // share): own[1]}
         beta, late = on.network.beta, 0.0
         for level in on.levels:
             if a // level.nodes != b // level.nodes:
                 uplink = 1 / level.uplink if level.uplink else 0.0
-                wires |= {(level.name, "out", a // level.nodes): uplink, (level.name, "in", b // level.nodes): uplink}
+                wires |= {
+                    (level.name, "out", a // level.nodes): uplink,
+                    (level.name, "in", b // level.nodes): uplink,
+                }
                 beta, late = max(beta, 1 / level.rate if level.rate else 0.0), late + level.latency
         wires = {wire: each for wire, each in wires.items() if (s if wire[1] == "out" else d) < p}
-        return ("network", "out", out), ("network", "in", into), wires, [max(beta, each) for each in own], late
+        return (
+            ("network", "out", out),
+            ("network", "in", into),
+            wires,
+            [max(beta, each) for each in own],
+            late,
+        )
 
     for step in schedule.steps():
         messages, loads = {}, defaultdict(float)
         columns = step.src, step.dst, step.chunk, step.count, step.add
         for s, d, c, m, add in zip(*(a.tolist() for a in columns), strict=True):
             if size := edges[c + m] - edges[c]:
-                one = messages.setdefault((s, d), {"size": 0, "added": 0, "cells": [], "ready": 0.0})
+                one = messages.setdefault(
+                    (s, d), {"size": 0, "added": 0, "cells": [], "ready": 0.0}
+                )
                 one["size"] += size
                 one["added"] += size * add
                 one["cells"] += [(d, cell) for cell in range(c, c + m)]
@@ -101,7 +130,11 @@ def plain(schedule, on, n, algorithm=None):
             q = next(q for q in protocols if q.up_to is None or size <= q.up_to)
             out, into, wires, betas, late = path(s, d)
             delay = q.inside if out[0] == "inside" else q.network
-            one |= {"path": (out, into, wires), "overhead": delay.overhead, "late": delay.latency + late}
+            one |= {
+                "path": (out, into, wires),
+                "overhead": delay.overhead,
+                "late": delay.latency + late,
+            }
             loads[out] += delay.overhead + betas[0] / q.share * size
             loads[into] += delay.overhead + betas[1] / q.share * size
             loads["adding", d, into[0]] += on.gamma * one["added"] * (d < p)
@@ -113,7 +146,9 @@ def plain(schedule, on, n, algorithm=None):
         for (_, d), one in messages.items():
             (out, into, wires), late = one["path"], one["late"]
             adding = loads["adding", d, into[0]]
-            lasts = max([loads[out], loads[into], *(one["overhead"] + loads[wire] for wire in wires)])
+            lasts = max(
+                [loads[out], loads[into], *(one["overhead"] + loads[wire] for wire in wires)]
+            )
             begin = one["ready"]
             for _ in range(2):
                 begin = busy[out].free_at(begin)
@@ -144,7 +179,8 @@ def plain(schedule, on, n, algorithm=None):
 def some_machine(rng):
     g = int(rng.choice([1, 2, 3, 4]))
 
-    def seconds():  # of many digits: where two times tie but for rounding, either order of the messages is right
+    # Of many digits: where two times tie but for rounding, either order of the messages is right.
+    def seconds():
         return float(rng.choice([0, 1e-6, 2.5e-6, 7e-6]) * rng.uniform(1, 1.1))
 
     def rate():
@@ -160,7 +196,9 @@ def some_machine(rng):
         Level(name=f"level {i}", nodes=2 << i, latency=seconds(), rate=rate(), uplink=rate())
         for i in range(rng.integers(0, 3))
     ]
-    protocols = [Protocol(name="small", up_to=64, startup=1e-6, share=0.5, inside=delay(), network=delay())]
+    protocols = [
+        Protocol(name="small", up_to=64, startup=1e-6, share=0.5, inside=delay(), network=delay())
+    ]
     return Machine(
         name="random",
         ranks_per_node=g,
@@ -180,7 +218,11 @@ def some_cases(seed, count, most=24):
         on = some_machine(rng)
         p = on.ranks_per_node * int(rng.integers(1, 1 + most // on.ranks_per_node))
         choices = list(islice(variants(*every[i % len(every)], p), 24))
-        yield choices[rng.integers(len(choices))], on, int(rng.choice([0, 1, 3, 7, 100, 1000, 99_999]))
+        yield (
+            choices[rng.integers(len(choices))],
+            on,
+            int(rng.choice([0, 1, 3, 7, 100, 1000, 99_999])),
+        )
 
 
 @pytest.mark.integration  # seconds
@@ -190,7 +232,9 @@ def test_it_equals_the_plain_program(seed, are_slower):
     rng = np.random.default_rng(seed)
     for schedule, on, n in some_cases(seed, 40):
         nodes = rng.integers(0, schedule.p // on.ranks_per_node, 2).tolist()
-        slow = on.model_copy(update={"slower": dict(zip(nodes, (3.0, 16.0), strict=True)) if are_slower else {}})
+        slow = on.model_copy(
+            update={"slower": dict(zip(nodes, (3.0, 16.0), strict=True)) if are_slower else {}}
+        )
         expected = pytest.approx(plain(schedule, slow, n), rel=1e-9)
         assert simulate(schedule, slow, n).seconds == expected, (schedule, slow, n)
 
@@ -210,7 +254,12 @@ def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
             continue
         slow, _ = simulation._run(setting, None, by_cell=True)
         for name in ("finish", "arrived", "bytes", "messages", "busy", "shared_busy"):
-            assert np.allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-15), (name, schedule, on, n)
+            assert np.allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-15), (
+                name,
+                schedule,
+                on,
+                n,
+            )
         sure += 1
     assert sure > 60
 
@@ -220,7 +269,12 @@ def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
 def test_a_false_declaration_of_what_repeats_is_rejected(name, nodes):
     """Whatever the steps do, and whichever way they are played: nobody believes the declaration."""
     ring = build("all_reduce", "ring", 4)
-    other = {"src": [1, 2, 3, 0], "dst": [3, 0, 1, 2], "count": [1, 1, 1, 2], "add": [True, True, True, False]}[name]
+    other = {
+        "src": [1, 2, 3, 0],
+        "dst": [3, 0, 1, 2],
+        "count": [1, 1, 1, 2],
+        "add": [True, True, True, False],
+    }[name]
 
     def make(t):
         columns = {each: getattr(ring.step(t), each) for each in Step.__slots__}
@@ -228,7 +282,9 @@ def test_a_false_declaration_of_what_repeats_is_rejected(name, nodes):
 
     lying = replace(ring, make=make)
     on = machine("textbook").model_copy(update={"slower": {} if nodes == 1 else {0: 2.0}})
-    with pytest.raises(ScheduleError, match=f"step 2 differs from step 1 in {name}, but is declared to repeat it"):
+    with pytest.raises(
+        ScheduleError, match=f"step 2 differs from step 1 in {name}, but is declared to repeat it"
+    ):
         simulate(lying, on, 4000)
     assert simulate(replace(lying, repeats=()), on, 4000).seconds > 0
 
@@ -244,12 +300,17 @@ def test_a_schedule_that_fills_one_array_for_all_its_steps_takes_the_same_time()
     reusing = Schedule("all_to_all", 6, 36, 5, make)
     fresh = build("all_to_all", "pairwise", 6)
     for n in (36, 10_000):
-        assert simulate(reusing, machine("summit"), n).seconds == simulate(fresh, machine("summit"), n).seconds
+        assert (
+            simulate(reusing, machine("summit"), n).seconds
+            == simulate(fresh, machine("summit"), n).seconds
+        )
 
 
-# Closed forms. --------------------------------------------------------------------------------------------------------
+# Closed forms.
+# --------------------------------------------------------------------------------------------------------
 
-# On any p, or where p is a power of two: there every rank is busy in every step, and nobody can be ahead.
+# On any p, or where p is a power of two: there every rank is busy in every step, and nobody can be
+# ahead.
 EVERYWHERE = {
     "flat", "direct", "pairwise", "one_shot", "reduce_broadcast", "two_shot", "ring", "binomial", "chain",
     "recursive_doubling", "halving_doubling",
@@ -257,7 +318,8 @@ EVERYWHERE = {
 
 
 @pytest.mark.parametrize(
-    ("collective", "name"), [names for names in COSTS if names != ("all_reduce", "hierarchical_ring")]
+    ("collective", "name"),
+    [names for names in COSTS if names != ("all_reduce", "hierarchical_ring")],
 )
 def test_without_latency_it_is_the_closed_form(collective, name):
     for p in (1, 2, 4, 8, 16, 3, 5, 6, 7, 13):
@@ -276,13 +338,16 @@ def test_where_all_ranks_are_alike_the_slowest_link_sets_the_pace_of_all(name):
     for p, slow, factor in product((2, 4, 8), (0, 1), (1, 2, 16)):
         n, on = 840 * p, TEXTBOOK.model_copy(update={"slower": {slow: factor}})
         formula = COSTS["all_reduce", name](p).seconds(n, ALPHA, factor * BETA)
-        assert simulate(build("all_reduce", name, p), on, n).seconds == pytest.approx(formula, rel=1e-9)
+        assert simulate(build("all_reduce", name, p), on, n).seconds == pytest.approx(
+            formula, rel=1e-9
+        )
 
 
 def test_in_a_tree_a_slow_rank_with_children_costs_more_than_a_leaf():
     schedule = build("all_reduce", "tree", 8, segments=8)
     took = [
-        simulate(schedule, TEXTBOOK.model_copy(update={"slower": {slow: 16}}), 8 << 20).seconds for slow in range(8)
+        simulate(schedule, TEXTBOOK.model_copy(update={"slower": {slow: 16}}), 8 << 20).seconds
+        for slow in range(8)
     ]
     assert min(took[slow] for slow in (2, 4, 6)) > 1.4 * max(took[slow] for slow in (1, 3, 5, 7))
 
@@ -290,11 +355,14 @@ def test_in_a_tree_a_slow_rank_with_children_costs_more_than_a_leaf():
 def test_reducing_costs_gamma_a_byte():
     with_gamma = TEXTBOOK.model_copy(update={"gamma": 3e-11})
     for name, p in product(
-        ("ring", "reduce_broadcast", "one_shot", "recursive_doubling", "halving_doubling"), (2, 4, 8, 16)
+        ("ring", "reduce_broadcast", "one_shot", "recursive_doubling", "halving_doubling"),
+        (2, 4, 8, 16),
     ):
         n = 840 * p
         formula = COSTS["all_reduce", name](p).seconds(n, ALPHA, BETA, 3e-11)
-        assert simulate(build("all_reduce", name, p), with_gamma, n).seconds == pytest.approx(formula, rel=1e-9)
+        assert simulate(build("all_reduce", name, p), with_gamma, n).seconds == pytest.approx(
+            formula, rel=1e-9
+        )
 
 
 @pytest.mark.parametrize(("latency", "overhead"), LATENCY_AND_OVERHEAD)
@@ -347,7 +415,8 @@ def test_without_latency_those_reached_double_and_with_much_of_it_one_rank_had_b
         assert reach_seconds(p, 2.0, 0) == (2 if p > 1 else 0)
 
 
-# What the model promises. ---------------------------------------------------------------------------------------------
+# What the model promises.
+# ---------------------------------------------------------------------------------------------
 
 
 def test_latencies_of_messages_in_flight_overlap():
@@ -360,10 +429,14 @@ def test_latencies_of_messages_in_flight_overlap():
 def test_a_ring_waits_only_for_its_neighbour():
     """Inside links are quick: a chunk's way costs what its hops cost, not always the slowest."""
     on = Machine(
-        name="x", ranks_per_node=4, inside=Link(latency=1e-6, rate=1e12), network=Link(latency=9e-6, rate=1e12)
+        name="x",
+        ranks_per_node=4,
+        inside=Link(latency=1e-6, rate=1e12),
+        network=Link(latency=9e-6, rate=1e12),
     )
     seconds = simulate(build("all_reduce", "ring", 8), on, 8).seconds
-    assert seconds == pytest.approx(10 * 1e-6 + 4 * 9e-6, rel=1e-3)  # of 14 hops in a row, at most 4 leave a node
+    # Of 14 hops in a row, at most 4 leave a node.
+    assert seconds == pytest.approx(10 * 1e-6 + 4 * 9e-6, rel=1e-3)
 
 
 def test_a_shared_port_is_shared():
@@ -383,7 +456,10 @@ def test_an_uplink_is_shared_and_a_message_is_limited():
     schedule = Schedule("broadcast", 8, 1, 1, lambda _: across, root=0)
     assert simulate(schedule, racks, 1000).seconds == pytest.approx(2e-6 + 2e-6)
     assert simulate(schedule, tight, 1000).seconds == pytest.approx(4e-6)
-    assert simulate(schedule, tight, 1000).busiest == ("uplink of rack 0, outward", pytest.approx(4e-6))
+    assert simulate(schedule, tight, 1000).busiest == (
+        "uplink of rack 0, outward",
+        pytest.approx(4e-6),
+    )
 
 
 def test_protocols_go_by_the_size_of_the_message():
@@ -392,7 +468,9 @@ def test_protocols_go_by_the_size_of_the_message():
     swap = build("all_reduce", "recursive_doubling", 2)
     assert simulate(swap, on, 1000).seconds == pytest.approx(1e-3 + 1e-6 + 2e-6)
     assert simulate(swap, on, 1001).seconds == pytest.approx(10e-6 + 1.001e-6)
-    only = on.model_copy(update={"protocols": (quick.model_copy(update={"algorithms": ("ring",)}),)})
+    only = on.model_copy(
+        update={"protocols": (quick.model_copy(update={"algorithms": ("ring",)}),)}
+    )
     assert simulate(swap, only, 1000, "recursive_doubling").seconds == pytest.approx(11e-6)
     assert simulate(swap, only, 1000, "ring").seconds == pytest.approx(1.003e-3)
 
@@ -435,7 +513,13 @@ def test_rows_of_one_pair_are_one_message_wherever_they_stand():
 @pytest.mark.parametrize(
     ("names", "p", "on", "n", "message"),
     [
-        (("all_reduce", "ring"), 10, machine("summit"), 8, "the nodes of summit: got 10, expected a multiple of 6"),
+        (
+            ("all_reduce", "ring"),
+            10,
+            machine("summit"),
+            8,
+            "the nodes of summit: got 10, expected a multiple of 6",
+        ),
         (("all_reduce", "ring"), 12, machine("summit"), -1, "got -1 bytes, expected 0 or more"),
         (("all_to_all", "bruck"), 1280, TEXTBOOK, 1 << 30, "16 GiB, expected at most 2 GiB"),
         (
@@ -459,7 +543,9 @@ def test_a_trace_has_every_message_twice(tmp_path):
     result = trace(path, schedule, TEXTBOOK, 4000)
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
     assert len(events) == 2 * result.messages
-    assert max(event["ts"] + event["dur"] for event in events) == pytest.approx(result.seconds * 1e6)
+    assert max(event["ts"] + event["dur"] for event in events) == pytest.approx(
+        result.seconds * 1e6
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
     for rank, line in product(range(8), (0, 1)):  # a port does one thing at a time
         mine = sorted((e["ts"], e["dur"]) for e in events if (e["pid"], e["tid"]) == (rank, line))

@@ -29,16 +29,23 @@ def grid(sizes: tuple[int, ...], rates: tuple[float, ...], wraps: bool = False) 
 
 
 def best(
-    sizes: tuple[int, ...], rates: tuple[float, ...], wraps: bool, latency: float, nbytes: int, chunks: int
+    sizes: tuple[int, ...],
+    rates: tuple[float, ...],
+    wraps: bool,
+    latency: float,
+    nbytes: int,
+    chunks: int,
 ) -> float:
     """The least time over seeds in microseconds, as in TACOS's tests, which take 20."""
     links, rate = grid(sizes, rates, wraps)
     seeds = range(2 if len(links) > 60 else 8)
-    return 1e6 * min(match(links, "all_gather", nbytes, chunks, latency, rate, seed).seconds for seed in seeds)
+    return 1e6 * min(
+        match(links, "all_gather", nbytes, chunks, latency, rate, seed).seconds for seed in seeds
+    )
 
 
-# astra-sim/tacos, tests/test_tacos_*.cpp: sizes, rates (GiB/s, though it writes GB), wrap-around, latency (us), buffer,
-# chunks a rank, microseconds. Each is within 1 % there.
+# astra-sim/tacos, tests/test_tacos_*.cpp: sizes, rates (GiB/s, though it writes GB), wrap-around,
+# latency (us), buffer, chunks a rank, microseconds. Each is within 1 % there.
 EXPECTED = [
     ((5, 5), (50, 50), False, 0.5, 1024 * MIB, 1, 9606.0),
     ((10, 10), (100, 100), False, 1, 1024 * MIB, 2, 5049.0),
@@ -55,11 +62,15 @@ SLOW = [pytest.mark.integration]
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=SLOW if np.prod(each[0]) > 27 else []) for each in EXPECTED], ids=str
+    "case",
+    [pytest.param(each, marks=SLOW if np.prod(each[0]) > 27 else []) for each in EXPECTED],
+    ids=str,
 )
 def test_tacos_s_own_times(case: Any) -> None:
     sizes, rates, wraps, latency, nbytes, chunks, expected = case
-    assert best(sizes, rates, wraps, latency * US, nbytes, chunks) == pytest.approx(expected, rel=1e-5)
+    assert best(sizes, rates, wraps, latency * US, nbytes, chunks) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def replayed(matched: Matched, latency: Any, rate: Any, nbytes: float) -> float:
@@ -69,9 +80,13 @@ def replayed(matched: Matched, latency: Any, rate: Any, nbytes: float) -> float:
     for chunk in range(schedule.k):
         here[chunk * schedule.p // schedule.k, chunk] = 0
     for step in schedule.steps():
-        for src, dst, chunk in zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True):
+        for src, dst, chunk in zip(
+            step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True
+        ):
             begin = max(free.get((src, dst), 0.0), here[src, chunk])
-            free[src, dst] = here[dst, chunk] = begin + latency[src, dst] + nbytes / schedule.k / rate[src, dst]
+            free[src, dst] = here[dst, chunk] = (
+                begin + latency[src, dst] + nbytes / schedule.k / rate[src, dst]
+            )
     return float(here.max())
 
 
@@ -81,7 +96,9 @@ def test_links_of_two_rates_and_latencies_carry_what_was_matched_in_time() -> No
     matched = match(links, "all_gather", 12 * MIB, 2, latency, rate)
     enters = (11 / 12 * 12 * MIB / (rate * links).sum(axis=0)).max()
     assert enters < replayed(matched, latency, rate, 12 * MIB) <= matched.seconds * (1 + 1e-9)
-    assert (links[np.concatenate([step.src for step in matched.schedule.steps()]), :].sum(axis=1) > 0).all()
+    assert (
+        links[np.concatenate([step.src for step in matched.schedule.steps()]), :].sum(axis=1) > 0
+    ).all()
 
 
 def test_a_replay_finds_a_time_that_is_too_short() -> None:
@@ -114,24 +131,37 @@ def rows(schedule: Schedule) -> str:
 
 def test_a_seed_makes_the_same_schedule_again() -> None:
     links, rate = grid((3, 3), (50, 50))
-    first, again, other = (match(links, "all_gather", 9 * MIB, 2, US, rate, seed).schedule for seed in (1, 1, 2))
+    first, again, other = (
+        match(links, "all_gather", 9 * MIB, 2, US, rate, seed).schedule for seed in (1, 1, 2)
+    )
     assert rows(first) == rows(again) != rows(other)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"links": np.zeros((2, 2), dtype=np.int64)}, "links of a matrix: got no way from rank 0 to rank 1"),
+        (
+            {"links": np.zeros((2, 2), dtype=np.int64)},
+            "links of a matrix: got no way from rank 0 to rank 1",
+        ),
         ({"links": np.ones((2, 2), dtype=np.int64)}, "zeros on the diagonal"),
         ({"collective": "gather"}, "collective: got gather, expected one of all_gather"),
         ({"nbytes": 0}, "bytes and chunks: got 0 and 1, expected 1 or more"),
         ({"latency": -1}, "latency of a link: got -1, expected 0 or more"),
         ({"rate": 0}, "rate of a link: got 0, expected above 0"),
         ({"rate": np.inf}, "rate of a link: got inf, expected above 0"),
-        ({"rate": [1.0, 2.0]}, r"rate: got shape \(2,\), expected a number, or the shape of the links"),
+        (
+            {"rate": [1.0, 2.0]},
+            r"rate: got shape \(2,\), expected a number, or the shape of the links",
+        ),
     ],
 )
 def test_wrong_input(changed: dict[str, Any], message: str) -> None:
-    pair = {"links": np.array([[0, 1], [1, 0]]), "collective": "all_gather", "nbytes": 8, "chunks": 1}
+    pair = {
+        "links": np.array([[0, 1], [1, 0]]),
+        "collective": "all_gather",
+        "nbytes": 8,
+        "chunks": 1,
+    }
     with pytest.raises(ValueError, match=message):
         match(**(pair | {"latency": 0.0, "rate": 1.0} | changed))

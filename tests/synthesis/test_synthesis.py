@@ -48,7 +48,10 @@ SMALL = {"ring": ring(4), "one way": ONE_WAY, "star": STAR}
 
 @pytest.mark.parametrize(
     "question",
-    [pytest.param(each, marks=[pytest.mark.extended] if each[2] > 3 else []) for each in SATISFIABLE],
+    [
+        pytest.param(each, marks=[pytest.mark.extended] if each[2] > 3 else [])
+        for each in SATISFIABLE
+    ],
     ids=str,
 )
 def test_dgx_1_has_a_schedule(question: tuple[int, int, int]) -> None:
@@ -72,7 +75,9 @@ def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
     """Return the answer by the chunks alone: no bound and no counts before, and every split."""
     of = Question(links, steps, rounds, chunks)
     deadline = Deadline(time.monotonic() + PATIENCE, threading.Event())
-    answers = {check(chunks_of(of, split, deadline)[0], deadline) for split in splits(rounds, steps)}
+    answers = {
+        check(chunks_of(of, split, deadline)[0], deadline) for split in splits(rounds, steps)
+    }
     assert answers <= {"sat", "unsat"}
     return "sat" in answers
 
@@ -83,14 +88,18 @@ def test_bounds_and_counts_refute_nothing_that_has_a_schedule(name: str) -> None
     verdicts = set()
     for steps, rounds, chunks in product((1, 2, 3), (2, 3, 4, 5), (1, 2)):
         found = synthesize(SMALL[name], "all_gather", steps, rounds, chunks)
-        assert found.verdict == ("satisfiable" if plain(SMALL[name], steps, rounds, chunks) else "unsatisfiable")
+        assert found.verdict == (
+            "satisfiable" if plain(SMALL[name], steps, rounds, chunks) else "unsatisfiable"
+        )
         verdicts.add((found.verdict, found.why.split(" ")[0]))
     assert len(verdicts) > 2
 
 
 def test_splits_are_all_of_them() -> None:
     for rounds, steps in product(range(1, 9), range(1, 5)):
-        wanted = {each for each in product(range(1, rounds + 1), repeat=steps) if sum(each) == rounds}
+        wanted = {
+            each for each in product(range(1, rounds + 1), repeat=steps) if sum(each) == rounds
+        }
         assert list(splits(rounds, steps)) == sorted(wanted, key=lambda each: (max(each), each))
 
 
@@ -108,7 +117,10 @@ def test_the_reversed_half_runs_on_the_links_as_they_are(collective: str, links:
 
 def test_search_goes_up_from_the_bound_to_the_first_schedule() -> None:
     answers = [*search(DGX1, "all_gather", steps=2, chunks=3)]
-    assert [(each.rounds, each.verdict) for each in answers] == [(4, "unsatisfiable"), (5, "satisfiable")]
+    assert [(each.rounds, each.verdict) for each in answers] == [
+        (4, "unsatisfiable"),
+        (5, "satisfiable"),
+    ]
     assert least_rounds(DGX1, 3) == 4
 
 
@@ -150,13 +162,16 @@ class Clock:
     ],
     ids=["counts", "counts of a split", "chunks"],
 )
-def test_the_limit_ends_the_writing_of_a_formula_at_any_statement(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_ends_the_writing_of_a_formula_at_any_statement(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of many steps the formula alone takes longer than the limit."""
     monkeypatch.setattr(few_steps.time, "monotonic", clock := Clock())
     asked = Question(ring(6), 3, 4, 2)
     statements = len(write(asked, Deadline(1e9, threading.Event())).assertions())
     looks = clock.now
-    assert statements - 1 - 3 <= looks  # the first statement and those on the rounds of each step are written at once
+    # The first statement and those on the rounds of each step are written at once.
+    assert statements - 1 - 3 <= looks
     for at in range(1, looks, 7):
         clock.now = 0
         with pytest.raises(TimeUpError):
@@ -189,7 +204,11 @@ def test_a_lost_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rounds_that_a_solver_overlooks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option pb.solver=sorting of z3 did so."""
     real = few_steps.chunks_of
-    monkeypatch.setattr(few_steps, "chunks_of", lambda of, split, *rest: real(of, [each + 9 for each in split], *rest))
+    monkeypatch.setattr(
+        few_steps,
+        "chunks_of",
+        lambda of, split, *rest: real(of, [each + 9 for each in split], *rest),
+    )
     with pytest.raises(ScheduleError, match=r"rounds of the schedule: got [4-9], expected 3"):
         synthesize(DGX1, "all_gather", 2, 3, 2)
 
@@ -200,31 +219,47 @@ def faulty(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     def broken(*arguments: Any) -> Schedule:
         made = real(*arguments)
         steps = [Step(*map(change, (step.src, step.dst, step.chunk))) for step in made.steps()]
-        return Schedule(made.collective, made.p, made.k, made.nsteps, steps.__getitem__, one_port=False)
+        return Schedule(
+            made.collective, made.p, made.k, made.nsteps, steps.__getitem__, one_port=False
+        )
 
     monkeypatch.setattr(few_steps, "schedule_of", broken)
 
 
 def test_a_message_without_a_link_is_found() -> None:
     across = Schedule("all_gather", 4, 4, 1, lambda t: Step(0, 2, 0), one_port=False)
-    with pytest.raises(ScheduleError, match="step 0: got a message from rank 0 to rank 2, expected a link there"):
+    with pytest.raises(
+        ScheduleError, match="step 0: got a message from rank 0 to rank 2, expected a link there"
+    ):
         rounds_of(across, ring(4))
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"links": np.zeros((2, 3), dtype=np.int64)}, r"links: got int64 of shape \(2, 3\), expected a square matrix"),
+        (
+            {"links": np.zeros((2, 3), dtype=np.int64)},
+            r"links: got int64 of shape \(2, 3\), expected a square matrix",
+        ),
         ({"links": ring(4) / 2}, "links: got float64"),
         ({"links": np.eye(3, dtype=np.int64)}, "zeros on the diagonal"),
         ({"links": np.triu(ring(4))}, "links of a matrix: got no way from rank 1 to rank 0"),
         ({"collective": "broadcast"}, "collective: got broadcast, expected one of all_gather"),
         ({"steps": 0}, "steps: got 0, expected 1 or more"),
         ({"chunks": -1}, "chunks: got -1, expected 1 or more"),
-        ({"collective": "all_reduce", "rounds": 3}, "rounds of an all_reduce: got 3, expected an even number"),
+        (
+            {"collective": "all_reduce", "rounds": 3},
+            "rounds of an all_reduce: got 3, expected an even number",
+        ),
     ],
 )
 def test_wrong_questions(changed: dict[str, Any], message: str) -> None:
-    asked = {"links": ring(4), "collective": "all_gather", "steps": 2, "rounds": 2, "chunks": 1} | changed
+    asked = {
+        "links": ring(4),
+        "collective": "all_gather",
+        "steps": 2,
+        "rounds": 2,
+        "chunks": 1,
+    } | changed
     with pytest.raises(ValueError, match=message):
         synthesize(**asked)

@@ -23,7 +23,10 @@ PRESETS = [
     ("a100", 8),
     ("ndv2", 16),
     ("mesh:3x4", 12),
-    *(pytest.param(*given, marks=LARGE) for given in (("a100", 16), ("dgx2", 16), ("torus:3x3x3", 27))),
+    *(
+        pytest.param(*given, marks=LARGE)
+        for given in (("a100", 16), ("dgx2", 16), ("torus:3x3x3", 27))
+    ),
 ]
 SLOW = [pytest.param(name, 32, marks=LARGE) for name in ("mi250", "a100")]
 
@@ -75,7 +78,11 @@ def test_a_lost_row_is_noticed() -> None:
     step = whole.step(1)
 
     def make(t: int) -> object:
-        return type(step)(step.src[1:], step.dst[1:], step.chunk[1:], step.count[1:]) if t == 1 else whole.step(t)
+        return (
+            type(step)(step.src[1:], step.dst[1:], step.chunk[1:], step.count[1:])
+            if t == 1
+            else whole.step(t)
+        )
 
     with pytest.raises(ScheduleError):
         verify(type(whole)("all_gather", 8, whole.k, whole.nsteps, make, one_port=False))  # type: ignore[arg-type]
@@ -84,13 +91,18 @@ def test_a_lost_row_is_noticed() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(("name", "p"), PRESETS)
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast"])
-def test_large_buffers_come_within_a_hundredth_of_the_bound(name: str, p: int, collective: str) -> None:
+def test_large_buffers_come_within_a_hundredth_of_the_bound(
+    name: str, p: int, collective: str
+) -> None:
     on, n = without_latency(machine(name)), 1 << 34
     depth = packed_trees(collective, on, p).nsteps
     segments = 200 * depth
     simulated = simulate(packed_trees(collective, on, p, segments), on, n).seconds
     phases = "reduce_scatter", "all_gather"
-    least = sum(seconds(each, on, p, n) for each in (phases if collective == "all_reduce" else (collective,)))
+    least = sum(
+        seconds(each, on, p, n)
+        for each in (phases if collective == "all_reduce" else (collective,))
+    )
     assert least <= simulated * (1 + 1e-9)
     assert simulated <= 1.01 * least
 
@@ -99,7 +111,10 @@ def without_latency(of: Machine) -> Machine:
     none = {"latency": 0.0}
     assert of.inside is not None
     return of.model_copy(
-        update={"inside": of.inside.model_copy(update=none), "network": of.network.model_copy(update=none)}
+        update={
+            "inside": of.inside.model_copy(update=none),
+            "network": of.network.model_copy(update=none),
+        }
     )
 
 
@@ -142,7 +157,12 @@ def test_ranks_are_drawn_in_their_places() -> None:
         ("all_gather", "packed_trees@dgx1", 9, "ranks of dgx1: got 9, expected 8"),
         ("all_gather", "packed_trees@textbook", 8, "links of textbook: got none"),
         ("all_gather", "packed_trees@", 8, "unknown machine ''"),
-        ("all_gather", "packed_trees", 8, "packed_trees: got no machine, expected one after an @, as in packed_trees"),
+        (
+            "all_gather",
+            "packed_trees",
+            8,
+            "packed_trees: got no machine, expected one after an @, as in packed_trees",
+        ),
     ],
 )
 def test_what_cannot_be_packed_is_refused(collective: str, name: str, p: int, says: str) -> None:

@@ -2,8 +2,8 @@
 
     python tests/torch_backend/faults.py killed-sync          # prints a JSON object
 
-It imports torch once and forks the ranks of each fault. A rank tells in a pipe what its call raised, or that it
-returned.
+It imports torch once and forks the ranks of each fault. A rank tells in a pipe what its call
+raised, or that it returned.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ LIMIT = 60.0  # seconds
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    dist.init_process_group("cpu:collectives,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        "cpu:collectives,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1
+    )
     assert isinstance(dist.group.WORLD, Group)
     yield dist.group.WORLD
     if dist.is_initialized():
@@ -49,7 +51,9 @@ def future(later: Work) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("do", [call, wait, future])
-def test_a_callback_may_call_and_wait(group: Group, do: Callable[[Work], list[torch.Tensor]]) -> None:
+def test_a_callback_may_call_and_wait(
+    group: Group, do: Callable[[Work], list[torch.Tensor]]
+) -> None:
     """Also for a call that is queued behind the one whose callback it is."""
     (_, first, later), go = held(group)
     done, seen = threading.Event(), list[Any]()
@@ -108,7 +112,9 @@ def test_the_profiler_shows_each_call(group: Group, tmp_path: Path) -> None:
 
 
 def test_an_empty_list_is_refused(group: Group) -> None:
-    with pytest.raises(ValueError, match="all_reduce: got an empty list, expected at least one tensor"):
+    with pytest.raises(
+        ValueError, match="all_reduce: got an empty list, expected at least one tensor"
+    ):
         group.allreduce_coalesced([])
     with pytest.raises(ValueError, match="all_gather: got an empty list"):
         group.all_gather_single_coalesced([], [])
@@ -124,7 +130,9 @@ def test_torch_keeps_no_base_of_a_destroyed_group(group: Group) -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "abort"])
-def test_a_group_ends_the_groups_under_it(group: Group, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_group_ends_the_groups_under_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """NCCL warns at the program's exit of a group that was not shut down."""
     ended = list[object]()
     monkeypatch.setattr(dist.ProcessGroup, how, ended.append)
@@ -134,6 +142,8 @@ def test_a_group_ends_the_groups_under_it(group: Group, monkeypatch: pytest.Monk
 
 
 def test_a_device_that_another_back_end_was_to_take_is_refused(group: Group) -> None:
-    with pytest.raises(ValueError, match="device: got cuda, for which this group names gloo, expected collectives"):
+    with pytest.raises(
+        ValueError, match="device: got cuda, for which this group names gloo, expected collectives"
+    ):
         group.base("cuda")
     assert collectives.torch_backend.__all__ == ["Options", "hook"]

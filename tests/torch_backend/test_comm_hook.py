@@ -41,13 +41,16 @@ def test_what_is_sent_and_what_is_left_out_are_the_gradients() -> None:
         residuals.add(0, [1], bucket, "mxfp4")
         sent += bucket
     assert torch.allclose(sent / 64, gradients, atol=0.02)
-    residuals.add(0, [2], bucket := gradients.clone(), "mxfp4")  # other parameters: nothing is left of the first ones
+    # Other parameters: nothing is left of the first ones.
+    residuals.add(0, [2], bucket := gradients.clone(), "mxfp4")
     assert torch.equal(bucket, rounded("mxfp4", gradients))
     assert not torch.allclose(bucket, gradients, atol=0.02)
 
 
 def test_error_feedback_needs_a_codec() -> None:
-    with pytest.raises(ValueError, match=r"algorithm with error feedback: got ring, expected one with a codec"):
+    with pytest.raises(
+        ValueError, match=r"algorithm with error feedback: got ring, expected one with a codec"
+    ):
         hook("ring", error_feedback=True)
 
 

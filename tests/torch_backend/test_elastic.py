@@ -44,13 +44,25 @@ def test_ranks_that_torchrun_restarts_meet_again(nodes: int, tmp_path: Path) -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}"]
-    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test", "--max-restarts=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={nodes}",
+        f"--nproc-per-node={2 // nodes}",
+    ]
+    command += [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        "--rdzv-id=test",
+        "--max-restarts=2",
+    ]
     command += [str(file), str(tmp_path / "killed")]
     with ExitStack() as stack:
         own = os.environ | {"OMP_NUM_THREADS": "1"}
         agents = [stack.enter_context(started(command, env=own, **PIPES)) for _ in range(nodes)]
         said = [agent.communicate(timeout=PATIENCE) for agent in agents]
     assert [agent.returncode for agent in agents] == [0] * nodes, said
-    lines = re.findall(r"rank \d: \[.*?\]", "".join(out for out, _ in said))  # ranks write their lines at once
+    # Ranks write their lines at once.
+    lines = re.findall(r"rank \d: \[.*?\]", "".join(out for out, _ in said))
     assert sorted(lines) == [f"rank {r}: [6.0, 6.0, 6.0]" for r in range(2)]

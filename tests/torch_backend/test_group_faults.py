@@ -1,4 +1,7 @@
-"""A rank that dies, falls silent or calls differently ends the call on every rank, with the reason; nothing is left."""
+"""A rank that dies, falls silent or calls differently ends the call on every rank, with the reason.
+
+Nothing is left.
+"""
 
 import json
 import re
@@ -15,7 +18,9 @@ from sweep import each
 
 pytestmark = pytest.mark.integration
 
-FAILED = r"all_reduce by ring failed on rank {rank}, in step \d+, (receiving from|sending to) rank \d"
+FAILED = (
+    r"all_reduce by ring failed on rank {rank}, in step \d+, (receiving from|sending to) rank \d"
+)
 BUCKET = "bucket 0 in DistributedDataParallel"
 DIFFERENCES = {
     "shape": r"elements (\d+) against (?!\1)\d+",
@@ -25,20 +30,40 @@ DIFFERENCES = {
 }
 
 
-SILENT = rf"rank {ODD} gave no sign in time \(.*\): not done within the timeout of {faults.TIMEOUT:g} s"
+SILENT = (
+    rf"rank {ODD} gave no sign in time \(.*\): not done within the timeout of {faults.TIMEOUT:g} s"
+)
 CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": SILENT} | {
-    fault: f"ranks must call alike, but its call differs from this rank's: {how}" for fault, how in DIFFERENCES.items()
+    fault: f"ranks must call alike, but its call differs from this rank's: {how}"
+    for fault, how in DIFFERENCES.items()
 }
 
 # Those for every tier.
-FEW = ("killed-sync", "killed-ddp", "silent-async", "shape-ddp", "dtype-async", "op-ddp", "order-sync")
+FEW = (
+    "killed-sync",
+    "killed-ddp",
+    "silent-async",
+    "shape-ddp",
+    "dtype-async",
+    "op-ddp",
+    "order-sync",
+)
 
 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     """What the ranks told of each fault that is asked for: one process forks the ranks of all."""
-    asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    command = [sys.executable, faults.__file__, *(name for name in NAMES if name in asked), "nothing-left"]
+    asked = [
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if hasattr(item, "callspec")
+    ]
+    command = [
+        sys.executable,
+        faults.__file__,
+        *(name for name in NAMES if name in asked),
+        "nothing-left",
+    ]
     done = finished(command, check=True, seconds=3 * PATIENCE)
     return {told["fault"]: told["ranks"] for told in map(json.loads, done.stdout.splitlines())}
 

@@ -27,17 +27,27 @@ def join(backend: str = "collectives", **options: object) -> Group:
 
 def test_a_collective_without_that_algorithm_takes_auto() -> None:
     packed = Options("packed_trees@mesh:2x2")
-    assert [packed.of(each, 4) for each in ("all_reduce", "all_to_all")] == ["packed_trees@mesh:2x2", "auto"]
+    assert [packed.of(each, 4) for each in ("all_reduce", "all_to_all")] == [
+        "packed_trees@mesh:2x2",
+        "auto",
+    ]
     with pytest.raises(ValueError, match="unknown machine 'dgx7'"):
         Options("packed_trees@dgx7")
     ring, bruck = Options("ring"), Options("bruck")
-    assert [ring.of(each, 4) for each in ("all_reduce", "all_gather", "broadcast")] == ["ring", "ring", "auto"]
+    assert [ring.of(each, 4) for each in ("all_reduce", "all_gather", "broadcast")] == [
+        "ring",
+        "ring",
+        "auto",
+    ]
     assert [bruck.of("all_to_all", 4, splits) for splits in (False, True)] == ["bruck", "auto"]
 
 
 def test_a_wire_carries_sums_of_floats_by_all_reduce_only() -> None:
     options = Options("auto/mxint8")
-    assert [options.of("all_reduce", 4, floats=floats) for floats in (True, False)] == ["auto/mxint8", "auto"]
+    assert [options.of("all_reduce", 4, floats=floats) for floats in (True, False)] == [
+        "auto/mxint8",
+        "auto",
+    ]
     assert options.of("reduce_scatter", 4, floats=True) == "auto"
     with pytest.raises(ValueError, match="algorithm: got 'ring/int8', expected auto or one of"):
         Options("ring/int8")
@@ -53,11 +63,17 @@ def test_a_group_rounds_floats_to_its_wire_and_leaves_integers_alone() -> None:
 
 
 def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"got 'rnig', expected auto or one of around_slow_rank, .*two_tree"):
+    with pytest.raises(
+        ValueError, match=r"got 'rnig', expected auto or one of around_slow_rank, .*two_tree"
+    ):
         Options("rnig")
-    with pytest.raises(ValueError, match=r"algorithm: got <function join .*expected auto .* as FILE.py:FUNCTION"):
+    with pytest.raises(
+        ValueError, match=r"algorithm: got <function join .*expected auto .* as FILE.py:FUNCTION"
+    ):
         Options(join)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"algorithm: got 'in_network', expected auto or one of (?!.*in_network)"):
+    with pytest.raises(
+        ValueError, match=r"algorithm: got 'in_network', expected auto or one of (?!.*in_network)"
+    ):
         Options("in_network")  # ranks cannot execute it
     monkeypatch.setenv(VARIABLE, "rnig")
     with pytest.raises(ValueError, match="COLLECTIVES_ALGORITHM: algorithm: got 'rnig'"):
@@ -65,8 +81,12 @@ def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("alone")
-def test_one_of_your_own_serves_its_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("from collectives.algorithms.ring import all_reduce as mine\n")
+def test_one_of_your_own_serves_its_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from collectives.algorithms.ring import all_reduce as mine\n"
+    )
     name = f"{tmp_path / 'mine.py'}:mine"
     assert [Options(name).of(each, 4) for each in ("all_reduce", "broadcast")] == [name, "auto"]
     with pytest.raises(ValueError, match="no function 'yours'"):
@@ -85,9 +105,13 @@ def test_one_of_your_own_that_fails_is_refused_before_ranks_meet(tmp_path: Path)
     assert not dist.is_initialized()
 
 
-def test_a_machine_that_is_not_there_is_refused_when_the_group_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_is_not_there_is_refused_when_the_group_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLLECTIVES_MACHINE", "nofile.yaml")
-    with pytest.raises(ValueError, match=r"COLLECTIVES_MACHINE on rank 0: there is no machine file nofile\.yaml"):
+    with pytest.raises(
+        ValueError, match=r"COLLECTIVES_MACHINE on rank 0: there is no machine file nofile\.yaml"
+    ):
         join()
     assert not dist.is_initialized()
 
@@ -108,7 +132,9 @@ def test_the_environment_comes_before_auto(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_program_that_names_no_back_end_takes_ours_by_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_names_no_back_end_takes_ours_by_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The line that the package's docstring has."""
     monkeypatch.setitem(dist.Backend.default_device_backend_map, "cpu", "collectives")
     dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
@@ -116,7 +142,9 @@ def test_a_program_that_names_no_back_end_takes_ours_by_one_line(monkeypatch: py
 
 
 def test_other_options_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"pg_options: got 'ring', expected Options of this back end"):
+    with pytest.raises(
+        ValueError, match=r"pg_options: got 'ring', expected Options of this back end"
+    ):
         join(pg_options="ring")
 
 

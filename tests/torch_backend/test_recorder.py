@@ -43,10 +43,15 @@ for case in sys.argv[2:]:
 def test_dumps_of_ranks_name_the_culprit(p: int, tmp_path: Path) -> None:
     odd = random.Random(p).randrange(p)
     cases = [
-        event["case"] for event in launch("flight_cases", {"folder": str(tmp_path), "odd": odd}, p, timeout=PATIENCE)
+        event["case"]
+        for event in launch(
+            "flight_cases", {"folder": str(tmp_path), "odd": odd}, p, timeout=PATIENCE
+        )
     ]
     assert not [*tmp_path.glob("*.pipe")]
-    assert {case: len([*(tmp_path / case).iterdir()]) for case in cases} == dict.fromkeys(cases, p) | {
+    assert {case: len([*(tmp_path / case).iterdir()]) for case in cases} == dict.fromkeys(
+        cases, p
+    ) | {
         "gone": p - 1,
         "no_receive": 2,
     }
@@ -64,7 +69,9 @@ def test_dumps_of_ranks_name_the_culprit(p: int, tmp_path: Path) -> None:
         first = faults(tmp_path / case)[0]
         assert (first.kind, bool(re.match(says, first.found))) == (kind, True), (case, first)
         assert "flight_cases.py:" in first.found
-    healthy, size, operation, gone = torchs(tmp_path, "healthy", "another_size", "another_operation", "gone_and_asked")
+    healthy, size, operation, gone = torchs(
+        tmp_path, "healthy", "another_size", "another_operation", "gone_and_asked"
+    )
     assert "has errors" not in healthy
     assert "SIZE_OR_SYNTAX_MISMATCH" in size
     assert "COLLECTIVE_TYPE_MISMATCH" in operation
@@ -85,11 +92,17 @@ def test_an_entry_names_the_call_and_the_line_of_the_program() -> None:
     dist.all_reduce(torch.ones(2, 3, dtype=torch.bfloat16))
     (entry,) = flight.snapshot()["entries"]
     assert entry["profiling_name"] == "gloo:all_reduce"
-    assert (entry["input_sizes"], entry["input_dtypes"], entry["state"]) == ([[2, 3]], ["BFloat16"], "completed")
+    assert (entry["input_sizes"], entry["input_dtypes"], entry["state"]) == (
+        [[2, 3]],
+        ["BFloat16"],
+        "completed",
+    )
     assert [(frame["name"], Path(frame["filename"])) for frame in entry["frames"]] == [
         ("test_an_entry_names_the_call_and_the_line_of_the_program", Path(__file__))
     ]
-    assert flight.snapshot()["pg_config"] == {"0": {"name": "0", "desc": "default_pg", "ranks": "[0]"}}
+    assert flight.snapshot()["pg_config"] == {
+        "0": {"name": "0", "desc": "default_pg", "ranks": "[0]"}
+    }
 
 
 @pytest.mark.usefixtures("alone")
@@ -130,5 +143,7 @@ def test_no_file_appears_unasked_and_one_that_cannot_be_written_is_a_warning(
 @pytest.mark.parametrize("value", ["x", "-1", "1.5"])
 def test_a_wrong_size_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", value)
-    with pytest.raises(ValueError, match=f"TORCH_FR_BUFFER_SIZE: got '{value}', expected a number of calls"):
+    with pytest.raises(
+        ValueError, match=f"TORCH_FR_BUFFER_SIZE: got '{value}', expected a number of calls"
+    ):
         flight.size()

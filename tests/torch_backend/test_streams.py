@@ -1,7 +1,8 @@
 """A future of a call on CUDA tensors makes whoever waits for it wait for the collective: on a model of CUDA's futures.
 
-No GPU is needed. The model follows `markCompleted`, `then` and `wait` of torch's `ATen/core/ivalue_inl.h`: a future
-records events only for the devices of the storages in its value, and a callback runs on a stream of its own.
+No GPU is needed. The model follows `markCompleted`, `then` and `wait` of torch's
+`ATen/core/ivalue_inl.h`: a future records events only for the devices of the storages in its value,
+and a callback runs on a stream of its own.
 """
 
 from __future__ import annotations
@@ -110,19 +111,23 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 
 @pytest.mark.parametrize("is_enqueued_first", [False, True])
-def test_who_waits_for_a_future_waits_for_the_collective(streams: Streams, is_enqueued_first: bool) -> None:
+def test_who_waits_for_a_future_waits_for_the_collective(
+    streams: Streams, is_enqueued_first: bool
+) -> None:
     job: Job[Tensors] = Job()
     work = Work(job, "all_reduce", frozenset({"all_reduce"}), DEVICE)  # type: ignore[arg-type]
     outputs = [torch.ones(3)]
     if is_enqueued_first:
         job.set_result(outputs)
     future = work.get_future()
-    halved = future.then(lambda done: [*done.value(), *streams.now.before])  # a hook's callback, on its own stream
+    # A hook's callback, on its own stream.
+    halved = future.then(lambda done: [*done.value(), *streams.now.before])
     if not is_enqueued_first:
         job.set_result(outputs)
     assert streams.now.before == frozenset()
     assert halved.value()[1:] == ["all_reduce"]
-    assert future.wait() is outputs  # as DistributedDataParallel does before the optimizer reads the gradients
+    # As DistributedDataParallel does before the optimizer reads the gradients.
+    assert future.wait() is outputs
     assert streams.now.before == {"all_reduce"}
 
 

@@ -34,7 +34,9 @@ def test_the_table_is_of_all_tests_and_explains_every_failure() -> None:
 def test_those_chosen_end_as_the_table_says() -> None:
     known = {row["test"]: row["collectives"] for row in table()}
     found = {outcome.test: outcome for outcome in outcomes("collectives", CHOSEN)}
-    assert {test: found[test].outcome for test in CHOSEN} == {test: known[test] for test in CHOSEN}, found
+    assert {test: found[test].outcome for test in CHOSEN} == {
+        test: known[test] for test in CHOSEN
+    }, found
 
 
 def test_a_failure_is_known_by_what_a_rank_raised() -> None:

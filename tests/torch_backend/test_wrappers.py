@@ -1,4 +1,7 @@
-"""DDP and FSDP2 on our back end learn what one process learns, by every algorithm; also compiled, and with PowerSGD."""
+"""DDP and FSDP2 on our back end learn what one process learns, by every algorithm.
+
+Also compiled, and with PowerSGD.
+"""
 
 from typing import Any
 

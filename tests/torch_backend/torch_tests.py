@@ -1,13 +1,14 @@
 """torch's own tests of process groups, which its wheel has, on gloo and on our back end.
 
-    python tests/torch_backend/torch_tests.py collectives test_all_reduce_sum test_DistributedDataParallel
-    python tests/torch_backend/torch_tests.py collectives              # all of them, compared with torch_tests.csv
-    python tests/torch_backend/torch_tests.py collectives --write      # and written into it: three minutes
+    python tests/torch_backend/torch_tests.py collectives test_all_reduce_sum
+    test_DistributedDataParallel python tests/torch_backend/torch_tests.py collectives
+    # all of them, compared with torch_tests.csv python tests/torch_backend/torch_tests.py
+    collectives --write      # and written into it: three minutes
 
-It imports torch and the tests once, and forks the ranks of each test. When the tests are imported, they decide by
-WORLD_SIZE and BACKEND which of them are skipped. So there are four runs: three ranks, then eight and four for the
-tests that need so many, then "mpi" as BACKEND for those that torch runs over MPI alone. The back end that is tested is
-ours or gloo in each.
+It imports torch and the tests once, and forks the ranks of each test. When the tests are imported,
+they decide by WORLD_SIZE and BACKEND which of them are skipped. So there are four runs: three
+ranks, then eight and four for the tests that need so many, then "mpi" as BACKEND for those that
+torch runs over MPI alone. The back end that is tested is ours or gloo in each.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run torch's own tests of process groups.")
     parser.add_argument("backend", choices=["gloo", "collectives"])
     parser.add_argument("tests", nargs="*", help="names of tests; by default all")
-    parser.add_argument("--write", action="store_true", help="write the outcomes into torch_tests.csv")
+    parser.add_argument(
+        "--write", action="store_true", help="write the outcomes into torch_tests.csv"
+    )
     parser.add_argument("--ranks", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--log", default=os.devnull, help="a file for what the ranks print")
     given = parser.parse_intermixed_args(arguments)
@@ -66,7 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {}
     for outcome in outcomes(given.backend, given.tests, log=given.log):
         found[outcome.test] = outcome
-        print(outcome.outcome, outcome.test, f"{outcome.ranks} ranks, {outcome.seconds:.1f} s", outcome.why, flush=True)
+        print(
+            outcome.outcome,
+            outcome.test,
+            f"{outcome.ranks} ranks, {outcome.seconds:.1f} s",
+            outcome.why,
+            flush=True,
+        )
     if given.write:
         write(given.backend, found)
     known = {row["test"]: row[given.backend] for row in table()}
@@ -78,7 +87,11 @@ def outcomes(backend: str, tests: Sequence[str], log: str = os.devnull) -> Itera
     """Run tests, by default all; what one run skips may be for a later one."""
     skipped: dict[str, Outcome] = {}
     for ranks, taken_for, reason in RUNS:
-        chosen = [test for test, outcome in skipped.items() if reason in outcome.why] if skipped else tests
+        chosen = (
+            [test for test, outcome in skipped.items() if reason in outcome.why]
+            if skipped
+            else tests
+        )
         for outcome in run(backend, ranks, taken_for, chosen, log) if chosen or not skipped else ():
             skipped.pop(outcome.test, None)
             if outcome.outcome == "skipped":
@@ -90,21 +103,32 @@ def outcomes(backend: str, tests: Sequence[str], log: str = os.devnull) -> Itera
     yield from skipped.values()
 
 
-def run(backend: str, ranks: int, taken_for: str, tests: Sequence[str], log: str) -> Iterator[Outcome]:
+def run(
+    backend: str, ranks: int, taken_for: str, tests: Sequence[str], log: str
+) -> Iterator[Outcome]:
     """Run tests in a process whose environment they read when they are imported."""
     command = [sys.executable, __file__, backend, "--ranks", str(ranks), *tests]
-    own = {"BACKEND": taken_for, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    own = {
+        "BACKEND": taken_for,
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     own |= {"DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TIMEOUT), "PYTHONFAULTHANDLER": "1"}
     with tempfile.TemporaryDirectory() as folder, Path(log).open("a") as printed:
         own |= {"TMPDIR": folder, "INIT_METHOD": f"file://{folder}/met"}
-        process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, stderr=printed, text=True)
+        process = subprocess.Popen(
+            command, env=os.environ | own, stdout=subprocess.PIPE, stderr=printed, text=True
+        )
         with process:
             try:
                 assert process.stdout is not None
                 for line in process.stdout:
                     yield Outcome(**json.loads(line))
                 if process.wait():
-                    raise RuntimeError(f"the process of the tests ended with exit code {process.returncode}: see --log")
+                    raise RuntimeError(
+                        f"the process of the tests ended with exit code {process.returncode}: see --log"
+                    )
             finally:
                 process.kill()
 
@@ -121,7 +145,9 @@ def serve(backend: str, ranks: int, tests: Sequence[str]) -> None:
         case(test).run(result)
         outcome, why = judged(result)
         print(
-            json.dumps(Outcome(test, ranks, outcome, time.monotonic() - began, why)._asdict()), file=answers, flush=True
+            json.dumps(Outcome(test, ranks, outcome, time.monotonic() - began, why)._asdict()),
+            file=answers,
+            flush=True,
         )
 
 
@@ -137,7 +163,10 @@ class TakenForGloo(str):
 
 
 def suite(backend: str) -> Any:
-    """The tests as a class; they have read BACKEND when they were imported, and now read the name that is tested."""
+    """The tests as a class.
+
+    They have read BACKEND when they were imported, and now read the name that is tested.
+    """
     from torch.testing._internal.distributed import distributed_test as theirs
 
     if backend == "collectives":
@@ -176,7 +205,9 @@ def cause(traceback: str) -> str:
     ...       "Traceback\\n  ...\\nValueError: no\\n\\n")
     'ValueError: no'
     """
-    said = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Timeout|Interrupt)\w*: .*", traceback, re.MULTILINE)
+    said = re.findall(
+        r"^(?:\w+\.)*\w*(?:Error|Exception|Timeout|Interrupt)\w*: .*", traceback, re.MULTILINE
+    )
     of_ranks = [line for line in said if not line.startswith("RuntimeError: Process ")]
     return (of_ranks or said or traceback.strip().splitlines())[-1 if not of_ranks else 0][:300]
 
@@ -191,14 +222,18 @@ def write(backend: str, found: dict[str, Outcome]) -> None:
     """Replace one back end's outcomes; a failure keeps its explanation."""
     known = {row["test"]: row for row in table()} if TABLE.exists() else {}
     for test, outcome in found.items():
-        row = known.setdefault(test, dict.fromkeys(["test", "ranks", "gloo", "collectives", "why"], ""))
+        row = known.setdefault(
+            test, dict.fromkeys(["test", "ranks", "gloo", "collectives", "why"], "")
+        )
         row |= {"test": test, "ranks": str(outcome.ranks), backend: outcome.outcome}
         if outcome.outcome == "skipped":
             row["why"] = outcome.why
         elif "failed" not in row.values():
             row["why"] = ""
     with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["test", "ranks", "gloo", "collectives", "why"], lineterminator="\n")
+        writer = csv.DictWriter(
+            file, ["test", "ranks", "gloo", "collectives", "why"], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(known[test] for test in sorted(known))
 

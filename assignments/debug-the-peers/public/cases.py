@@ -1,4 +1,7 @@
-"""The case of each program that the answers are about: the arguments of every rank. You need not edit this file."""
+"""The case of each program that the answers are about: the arguments of every rank.
+
+You need not edit this file.
+"""
 
 import numpy as np
 from variant import ELEMENTS, FILLED, GROUPS, RING, ROOM
@@ -16,7 +19,10 @@ def ring():
 
 def counted():
     """For ``counted.all_reduce``: every rank's buffer ends with zeros."""
-    return [[np.where(np.arange(ELEMENTS) < filled, rank + 1.0, 0.0)] for rank, filled in enumerate(FILLED)]
+    return [
+        [np.where(np.arange(ELEMENTS) < filled, rank + 1.0, 0.0)]
+        for rank, filled in enumerate(FILLED)
+    ]
 
 
 def choice(elements):

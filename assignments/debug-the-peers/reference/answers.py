@@ -1,7 +1,8 @@
 """Your answers: for each program what is wrong, where, and by how much, in the case that `cases.py` has for it.
 
-Each function returns ``{"kind": …, "where": […], "how_much": …}``. ``kind`` is one of `KINDS`; ``where`` a list of
-numbers in ascending order, ``how_much`` a number. Their docstrings say which. Numbers may be computed here.
+Each function returns ``{"kind": …, "where": […], "how_much": …}``. ``kind`` is one of `KINDS`;
+``where`` a list of numbers in ascending order, ``how_much`` a number. Their docstrings say which.
+Numbers may be computed here.
 """
 
 import variant
@@ -22,7 +23,8 @@ KINDS = (
 def hypercube():
     """Where: the ranks that rank `OBSERVER` counts more than once in the chunk with the wrong sum.
 
-    How much: every rank r contributes r + 1; by how much is the sum too large? A sum too small is negative.
+    How much: every rank r contributes r + 1; by how much is the sum too large? A sum too small is
+    negative.
     """
     # solution: kind, where, how_much
     me = variant.CORNERS.index(variant.OBSERVER)
@@ -33,7 +35,10 @@ def hypercube():
 
 
 def groups():
-    """Where: the ranks that wait for each other. How much: how many ranks never return from the call."""
+    """Where: the ranks that wait for each other.
+
+    How much: how many ranks never return from the call.
+    """
     # solution: kind, where, how_much
     stuck = next(group for group in variant.GROUPS if 0 not in group)
     return {"kind": "deadlock", "where": sorted(stuck), "how_much": len(stuck) + 1}
@@ -43,7 +48,8 @@ def groups():
 def trees():
     """Where: the ranks that have children in both trees.
 
-    How much: how many bytes, for a buffer of `BYTES`, the busiest rank sends beyond twice the buffer.
+    How much: how many bytes, for a buffer of `BYTES`, the busiest rank sends beyond twice the
+    buffer.
     """
     # solution: kind, where, how_much
     inner = len(variant.PLACES) // 2
@@ -59,7 +65,11 @@ def ring():
     """
     # solution: kind, where, how_much
     p = variant.RING
-    return {"kind": "whole buffers", "where": list(range(p - 1, 2 * p - 2)), "how_much": (p + 1) / 2}
+    return {
+        "kind": "whole buffers",
+        "where": list(range(p - 1, 2 * p - 2)),
+        "how_much": (p + 1) / 2,
+    }
     # end
 
 
@@ -83,13 +93,20 @@ def choice():
     # solution: kind, where, how_much
     least = min(variant.ROOM)
     elements = least // (8 * len(variant.ROOM)) + 1
-    return {"kind": "different algorithms", "where": [variant.ROOM.index(least)], "how_much": elements}
+    return {
+        "kind": "different algorithms",
+        "where": [variant.ROOM.index(least)],
+        "how_much": elements,
+    }
     # end
 
 
 # reference only
 def _said_less_sent():
-    """Up the tree a rank sends what its subtree fills, down what all fill; each time 8 bytes more for the length."""
+    """Up the tree a rank sends what its subtree fills, down what all fill.
+
+    Each time 8 bytes more for the length.
+    """
     p = len(variant.FILLED)
     filled = [variant.FILLED[(place + variant.ROOT) % p] for place in range(p)]
     errors = dict.fromkeys(range(p), 0)

@@ -7,7 +7,10 @@ import numpy as np
 
 
 def fits(nbytes, room, p):
-    """Whether an exchange of buffers of nbytes among p ranks fits into a rank's room. This is right."""
+    """Whether an exchange of buffers of nbytes among p ranks fits into a rank's room.
+
+    This is right.
+    """
     return p * nbytes <= room
 
 
@@ -17,7 +20,9 @@ def chosen(comm, nbytes, room):
     least = np.array([room])
     for shift in range(1, comm.size):
         came = np.zeros(1, int)
-        comm.sendrecv(np.array([room]), (comm.rank + shift) % comm.size, came, (comm.rank - shift) % comm.size)
+        comm.sendrecv(
+            np.array([room]), (comm.rank + shift) % comm.size, came, (comm.rank - shift) % comm.size
+        )
         least = np.minimum(least, came)
     room = int(least[0])
     # instead
@@ -46,7 +51,10 @@ def ring(comm, buffer):
 
 
 def all_reduce(comm, buffer, room):
-    """Replace every rank's buffer by the sum over all ranks. ``room``: this rank's room in bytes."""
+    """Replace every rank's buffer by the sum over all ranks.
+
+    ``room``: this rank's room in bytes.
+    """
     if chosen(comm, buffer.nbytes, int(room)) == "exchange":
         exchange(comm, buffer)
     else:

@@ -26,8 +26,13 @@ def _receive(comm, like, src):
 def all_reduce(comm, buffer):
     """Replace every rank's buffer by the sum; returns the bytes that this rank has sent."""
     place, sent = (comm.rank - ROOT) % comm.size, 0
-    lowest = place & -place or 1 << comm.size.bit_length()  # of this place's bits; a root has all below it
-    children = [place + (1 << bit) for bit in range(lowest.bit_length() - 1) if place + (1 << bit) < comm.size]
+    # Of this place's bits; a root has all below it.
+    lowest = place & -place or 1 << comm.size.bit_length()
+    children = [
+        place + (1 << bit)
+        for bit in range(lowest.bit_length() - 1)
+        if place + (1 << bit) < comm.size
+    ]
     ranks = [(each + ROOT) % comm.size for each in children]
     parent = (place - lowest + ROOT) % comm.size
     for child in ranks:

@@ -1,7 +1,7 @@
 """Sums in two groups of ranks, and of everything on the two first ranks of the groups.
 
-Each group of `GROUPS` is a ring: every rank passes on what came last and adds it, until it has had the buffers of all.
-Then the first ranks of both groups exchange their sums.
+Each group of `GROUPS` is a ring: every rank passes on what came last and adds it, until it has had
+the buffers of all. Then the first ranks of both groups exchange their sums.
 """
 
 import numpy as np

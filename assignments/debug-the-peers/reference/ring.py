@@ -12,7 +12,9 @@ def chunk_of(buffer, chunk, p):
 
 def exchange(comm, out, into):
     """Send to the next rank of the ring and receive from the one before."""
-    comm.sendrecv(out, (comm.rank + DIRECTION) % comm.size, into, (comm.rank - DIRECTION) % comm.size)
+    comm.sendrecv(
+        out, (comm.rank + DIRECTION) % comm.size, into, (comm.rank - DIRECTION) % comm.size
+    )
 
 
 def share_reduce(comm, buffer):

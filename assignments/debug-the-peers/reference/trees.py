@@ -1,8 +1,8 @@
 """All-reduce on two trees: each carries one half of the buffer up to its root and down again.
 
-A rank at place i of the first tree has its children at places 2i + 1 and 2i + 2. The second tree is to turn the leaves
-of the first into its inner ranks, so that nobody has to serve four children. `PLACES` says which rank is at which
-place.
+A rank at place i of the first tree has its children at places 2i + 1 and 2i + 2. The second tree is
+to turn the leaves of the first into its inner ranks, so that nobody has to serve four children.
+`PLACES` says which rank is at which place.
 """
 
 from variant import PLACES

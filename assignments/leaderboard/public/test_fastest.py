@@ -1,4 +1,7 @@
-"""Public tests: `pytest -s` runs them and prints your times on a machine to practise on. The secret one is another."""
+"""Public tests: `pytest -s` runs them and prints your times on a machine to practise on.
+
+The secret one is another.
+"""
 
 import sys
 from dataclasses import replace
@@ -18,7 +21,8 @@ P = MACHINE["nodes"] * MACHINE["ranks_per_node"]
 
 def simulated(schedule, n):
     inside, network = (
-        Link(overhead=MACHINE[name]["alpha"], rate=1 / MACHINE[name]["beta"]) for name in ("inside", "network")
+        Link(overhead=MACHINE[name]["alpha"], rate=1 / MACHINE[name]["beta"])
+        for name in ("inside", "network")
     )
     machine = Machine(
         name="practice",
@@ -35,7 +39,8 @@ def test_proved_and_no_slower_than_the_ring(n):
     schedule = fastest.schedule(MACHINE, n)
     assert isinstance(schedule, Schedule)
     assert (schedule.collective, schedule.p) == ("all_reduce", P)
-    verify(replace(schedule, one_port=False))  # a rank may send several messages in a step; they take longer
+    # A rank may send several messages in a step; they take longer.
+    verify(replace(schedule, one_port=False))
     mine, ring = simulated(schedule, n), simulated(fastest.ring(P), n)
     said = f"{n:,} bytes: {duration(mine)}, the ring {duration(ring)}"
     sys.stdout.write(f"\n{said}\n")

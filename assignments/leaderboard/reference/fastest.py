@@ -1,6 +1,7 @@
 """The fastest all-reduce for a machine and a size: a function that makes a schedule.
 
-Your grader proves it first, then plays it in the simulator, on a machine and with sizes that you do not know.
+Your grader proves it first, then plays it in the simulator, on a machine and with sizes that you do
+not know.
 """
 
 import numpy as np
@@ -9,7 +10,10 @@ from collectives.schedule import Schedule, Step, on, parallel, reverse, then
 
 
 def ring(p):
-    """An all-reduce that works, but not the fastest. This is given: begin with it, or with something better."""
+    """An all-reduce that works, but not the fastest.
+
+    This is given: begin with it, or with something better.
+    """
     rank = np.arange(p)
 
     def make(t):
@@ -41,7 +45,10 @@ def halving(p):
 
 
 def doubling(p):
-    """Whole buffers, log2 p times; ranks beyond a power of two hand theirs in, and get the result at the end."""
+    """Whole buffers, log2 p times.
+
+    Ranks beyond a power of two hand theirs in, and get the result at the end.
+    """
     core = 1 << (p.bit_length() - 1)
     rank, rest = np.arange(core), np.arange(core, p)
     steps = [Step(rank, rank ^ (1 << t), 0, add=True) for t in range(core.bit_length() - 1)]
@@ -61,7 +68,12 @@ def parents(p, root):
 
 def colours(trees):
     """0 or 1 for the edge above each rank of each tree, so that no port has two edges of one colour."""
-    edges = [(tree, rank) for tree, parent in enumerate(trees) for rank, up in enumerate(parent) if up >= 0]
+    edges = [
+        (tree, rank)
+        for tree, parent in enumerate(trees)
+        for rank, up in enumerate(parent)
+        if up >= 0
+    ]
     ends = {}
     for tree, rank in edges:
         ends.setdefault(("sends", trees[tree][rank]), []).append((tree, rank))
@@ -90,7 +102,9 @@ def down(parent, colour, segments):
         for segment in range(segments) if parent[rank] >= 0 else ():
             steps[first + 2 * segment].append((parent[rank], rank, segment))
     made = [Step(*zip(*rows, strict=True)) if rows else Step([], [], []) for rows in steps]
-    return Schedule("broadcast", len(parent), segments, len(made), made.__getitem__, parent.index(-1))
+    return Schedule(
+        "broadcast", len(parent), segments, len(made), made.__getitem__, parent.index(-1)
+    )
 
 
 def two_tree(p, segments):
@@ -124,7 +138,10 @@ def hierarchical(gather, outside, nodes):
 def short(g, nodes):
     """Whole buffers, first inside the nodes and then between them: fewest start-ups."""
     rank = np.arange(g * nodes).reshape(nodes, g)
-    inside, between = on(doubling(g), g * nodes, 1, rank, [0]), on(doubling(nodes), g * nodes, 1, rank.T, [0])
+    inside, between = (
+        on(doubling(g), g * nodes, 1, rank, [0]),
+        on(doubling(nodes), g * nodes, 1, rank.T, [0]),
+    )
     return then(inside, between, "all_reduce")
 
 
@@ -195,7 +212,9 @@ class Model:
         links = self.machine["inside"], self.machine["network"]
         alpha, beta = (np.array([link[name] for link in links])[kind] for name in ("alpha", "beta"))
         costs = np.where(size > 0, alpha + beta * size, 0)
-        start = np.maximum(data, np.maximum(self.egress[kind, step.src], self.ingress[kind, step.dst]))
+        start = np.maximum(
+            data, np.maximum(self.egress[kind, step.src], self.ingress[kind, step.dst])
+        )
         sends, receives = np.zeros_like(self.egress), np.zeros_like(self.ingress)
         np.add.at(sends, (kind, step.src), costs)
         np.add.at(receives, (kind, step.dst), costs)
@@ -226,9 +245,9 @@ class Model:
 def schedule(machine, n):
     """An all-reduce schedule for this machine and a buffer of n bytes.
 
-    ``machine`` is a dict: "nodes", "ranks_per_node" and "ports_per_node" (network ports that a node's ranks share), and
-    for "inside" (between two ranks of a node) and "network" a dict of "alpha" (seconds a message) and "beta" (seconds a
-    byte). Ranks fill the nodes in order.
+    ``machine`` is a dict: "nodes", "ranks_per_node" and "ports_per_node" (network ports that a
+    node's ranks share), and for "inside" (between two ranks of a node) and "network" a dict of
+    "alpha" (seconds a message) and "beta" (seconds a byte). Ranks fill the nodes in order.
     """
     # solution: make the schedule that takes least time on this machine
     return min(candidates(machine, n), key=lambda each: Model(each, machine, n).seconds())

@@ -1,4 +1,7 @@
-"""Public tests: `pytest` runs them. The grader's network is noisy, and its alpha and beta are secret."""
+"""Public tests: `pytest` runs them.
+
+The grader's network is noisy, and its alpha and beta are secret.
+"""
 
 import math
 
@@ -20,7 +23,9 @@ def test_measure_times_messages():
 
 def test_fit_finds_a_line():
     sizes = [8, 800, 80_000, 8_000_000]
-    assert predict.fit(sizes, [2e-5 + 4e-10 * size for size in sizes]) == pytest.approx((2e-5, 4e-10))
+    assert predict.fit(sizes, [2e-5 + 4e-10 * size for size in sizes]) == pytest.approx(
+        (2e-5, 4e-10)
+    )
 
 
 def test_crossing_on_sixteen_ranks():

@@ -1,6 +1,7 @@
 """Measure a link, fit alpha and beta, predict where ring and two-tree take the same time, and find it in measurements.
 
-A message of m bytes takes ``alpha + beta * m`` seconds. All times are in seconds, all sizes in bytes.
+A message of m bytes takes ``alpha + beta * m`` seconds. All times are in seconds, all sizes in
+bytes.
 """
 
 import math
@@ -12,8 +13,9 @@ from variant import MESSAGES, MOST, PEER, UNIT
 def measure(comm):
     """Time messages between ranks 0 and `PEER`: rank 0 returns (sizes, seconds), one entry for each sample.
 
-    A sample is half of the time of a message there and back, by ``comm.time()``. Sizes are multiples of `UNIT` bytes,
-    `MOST` at most. Rank 0 sends `MESSAGES` messages at most. All other ranks return None.
+    A sample is half of the time of a message there and back, by ``comm.time()``. Sizes are
+    multiples of `UNIT` bytes, `MOST` at most. Rank 0 sends `MESSAGES` messages at most. All other
+    ranks return None.
     """
     # solution: time messages there and back
     sizes = sorted({max(1, round(MOST / UNIT / 4**power)) * UNIT for power in range(8)})
@@ -40,19 +42,26 @@ def _there_and_back(comm, size):
 
 
 def fit(sizes, seconds):
-    """(alpha, beta) of the line that fits the samples; some samples are far too long, and they do not count."""
+    """(alpha, beta) of the line that fits the samples.
+
+    Some samples are far too long, and they do not count.
+    """
     # solution: a line that outliers do not move
     sizes, seconds = np.asarray(sizes), np.asarray(seconds)
     distinct = np.unique(sizes)
     typical = np.array([np.median(seconds[sizes == size]) for size in distinct])
-    columns = np.stack([1 / typical, distinct / typical], axis=1)  # every size's relative error counts alike
+    # Every size's relative error counts alike.
+    columns = np.stack([1 / typical, distinct / typical], axis=1)
     alpha, beta = np.linalg.lstsq(columns, np.ones(len(distinct)), rcond=None)[0]
     return float(alpha), float(beta)
     # end
 
 
 def crossing(p, alpha, beta):
-    """The bytes at which ring and two-tree all-reduce take the same time on p ranks; 0 where the ring always leads."""
+    """The bytes at which ring and two-tree all-reduce take the same time on p ranks.
+
+    0 where the ring always leads.
+    """
     # solution: solve for the bytes
     height = math.ceil(math.log2(p))
     steps, middle = 2 * (p - 1) - 4 * (height - 1), 2 * math.sqrt(2 * (height - 1))
@@ -68,9 +77,9 @@ def crossing(p, alpha, beta):
 def measured_crossing(sizes, ring, two_tree):
     """The bytes from which on the ring is faster, from the seconds of both at each of the sizes (in ascending order).
 
-    Between two sizes, the logarithm of the ratio ring / two_tree is a straight line over the logarithm of the size.
-    Returns 0 where the ring is faster at all sizes, and infinity where the two trees are. Where the lines cross more
-    than once, the last crossing counts.
+    Between two sizes, the logarithm of the ratio ring / two_tree is a straight line over the
+    logarithm of the size. Returns 0 where the ring is faster at all sizes, and infinity where the
+    two trees are. Where the lines cross more than once, the last crossing counts.
     """
     # solution: where the ratio becomes less than one for good
     ahead = np.log(np.asarray(ring) / np.asarray(two_tree))  # of the trees

@@ -1,6 +1,7 @@
 """Measure on this machine and write report.json: `python report.py`, in the folder of your lab.py and ranks.py.
 
-Ring against tree: from ring.log, tree.log and free.log of this folder; without a ring.log, from those of recorded/.
+Ring against tree: from ring.log, tree.log and free.log of this folder; without a ring.log, from
+those of recorded/.
 """
 
 import json
@@ -18,7 +19,8 @@ import ranks
 from collectives.bench import Settings, bench
 from collectives.bench.results import record
 
-CAPS = [1, 5, 25, 100] if ranks.ON_GPUS else [1, 2, 3, 25]  # a layer has 4 MiB on GPUs, and 1 MiB otherwise
+# A layer has 4 MiB on GPUs, and 1 MiB otherwise.
+CAPS = [1, 5, 25, 100] if ranks.ON_GPUS else [1, 2, 3, 25]
 SIZES = [1024 * 4**power for power in range(7)]
 
 
@@ -54,11 +56,18 @@ def one_shot():
         command = "torch.ops.symm_mem.one_shot_all_reduce; NCCL_ALGO=Ring"
     else:
         p, names = 4, ["one_shot", "ring"]
-        found = bench([Settings(algorithms=names, ranks=p, bytes=SIZES, repetitions=3 * SAMPLES)]).rows
-        samples = {(row["algorithm"], row["bytes"]): [us * 1e-6 for us in row["samples"]] for row in found}
+        found = bench(
+            [Settings(algorithms=names, ranks=p, bytes=SIZES, repetitions=3 * SAMPLES)]
+        ).rows
+        samples = {
+            (row["algorithm"], row["bytes"]): [us * 1e-6 for us in row["samples"]] for row in found
+        }
         rows = [{"bytes": n} | {name: samples[name, n] for name in names} for n in SIZES]
         command = "collectives bench --algorithm one_shot ring"
-    single = [[{"bytes": r["bytes"], "seconds": s} for r in rows for s in r[name]] for name in ("one_shot", "ring")]
+    single = [
+        [{"bytes": r["bytes"], "seconds": s} for r in rows for s in r[name]]
+        for name in ("one_shot", "ring")
+    ]
     return {"ranks": p, "command": command, "rows": rows, "one_shot_up_to": faster_up_to(*single)}
 
 
@@ -80,7 +89,11 @@ def buckets():
         traces = sorted([counted(events) for events in row.pop("traces")], key=exposed)
         row["events"] = traces[len(traces) // 2]
         row["exposed"] = exposed(row["events"])
-    single = [{"bucket_cap_mb": row["bucket_cap_mb"], "seconds": each} for row in rows for each in row["steps"]]
+    single = [
+        {"bucket_cap_mb": row["bucket_cap_mb"], "seconds": each}
+        for row in rows
+        for each in row["steps"]
+    ]
     command = "DistributedDataParallel on " + ("NCCL" if ranks.ON_GPUS else "gloo")
     return {"ranks": ranks.RANKS, "command": command, "rows": rows, "best": choose(single)}
 
@@ -97,7 +110,9 @@ def main():
         "one_shot": one_shot(),
         "buckets": buckets(),
     }
-    Path("report.json").write_text(json.dumps(report, separators=(",", ":")) + "\n", encoding="utf8")
+    Path("report.json").write_text(
+        json.dumps(report, separators=(",", ":")) + "\n", encoding="utf8"
+    )
     sys.stdout.write("".join(f"{line}\n" for line in summary(report)))
 
 

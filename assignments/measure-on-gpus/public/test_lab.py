@@ -18,7 +18,12 @@ LOG = """# nThread 1 nGpus 8 minBytes 1024 maxBytes 4096 step: 4(factor) warmup 
 def test_parse_reads_the_rows():
     first, second = lab.parse(LOG)
     assert first == {"bytes": 1024, "seconds": pytest.approx(1e-5), "in_place": None, "wrong": None}
-    assert second == {"bytes": 4096, "seconds": pytest.approx(1.25e-5), "in_place": pytest.approx(1.1e-5), "wrong": 0}
+    assert second == {
+        "bytes": 4096,
+        "seconds": pytest.approx(1.25e-5),
+        "in_place": pytest.approx(1.1e-5),
+        "wrong": 0,
+    }
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "free"])
@@ -31,7 +36,10 @@ def test_busbw_of_an_all_reduce():
 
 
 def test_faster_up_to_the_first_loss():
-    first = [{"bytes": n, "seconds": seconds} for n, seconds in [(16, 1.0), (64, 1.0), (256, 3.0), (1024, 1.0)]]
+    first = [
+        {"bytes": n, "seconds": seconds}
+        for n, seconds in [(16, 1.0), (64, 1.0), (256, 3.0), (1024, 1.0)]
+    ]
     assert lab.faster_up_to(first, [row | {"seconds": 2.0} for row in first]) == 64
 
 
@@ -40,16 +48,24 @@ def event(cat, name, start, length):
 
 
 def test_exposed_on_a_gpu():
-    events = [event("kernel", "ncclDevKernel_AllReduce", 0.0, 100.0), event("kernel", "sgemm", 30.0, 50.0)]
+    events = [
+        event("kernel", "ncclDevKernel_AllReduce", 0.0, 100.0),
+        event("kernel", "sgemm", 30.0, 50.0),
+    ]
     assert lab.exposed(events) == pytest.approx(50e-6)
 
 
 def test_exposed_on_a_processor():
-    events = [event("user_annotation", "gloo:all_reduce", 0.0, 100.0), event("cpu_op", "aten::mm", 90.0, 50.0)]
+    events = [
+        event("user_annotation", "gloo:all_reduce", 0.0, 100.0),
+        event("cpu_op", "aten::mm", 90.0, 50.0),
+    ]
     assert lab.exposed(events) == pytest.approx(90e-6)
 
 
 def test_choose_the_fastest_with_enough_samples():
-    rows = [{"bucket_cap_mb": cap, "seconds": seconds} for cap, seconds in [(1, 0.3), (25, 0.2)]] * SAMPLES
+    rows = [
+        {"bucket_cap_mb": cap, "seconds": seconds} for cap, seconds in [(1, 0.3), (25, 0.2)]
+    ] * SAMPLES
     assert lab.choose(rows) == 25
     assert lab.choose([*rows, {"bucket_cap_mb": 5, "seconds": 0.1}]) == 25

@@ -1,6 +1,7 @@
 """Run on each rank: all-reduces by torch.distributed, and steps of DistributedDataParallel in buckets.
 
-On two GPUs or more each rank has one, and the back end is NCCL. Otherwise two ranks compute on the processor with gloo.
+On two GPUs or more each rank has one, and the back end is NCCL. Otherwise two ranks compute on the
+processor with gloo.
 """
 
 import json
@@ -31,7 +32,8 @@ def wait():
 
 def timed(call):
     """Call a function on all ranks at the same time, and return the seconds of the slowest rank, on each rank."""
-    # solution: a barrier, wait, the clock, the call, wait, the clock; then the maximum over all ranks
+    # solution: a barrier, wait, the clock, the call, wait, the clock; then the maximum over all
+    # ranks
     dist.barrier()
     wait()
     start = time.perf_counter()
@@ -57,15 +59,24 @@ def one_shot(sizes, samples):
 
 def _one_shot(nbytes, samples):
     group = dist.group.WORLD.group_name
-    ones = symmetric.empty(nbytes // 4, dtype=torch.float32, device=torch.device("cuda", dist.get_rank())).fill_(1)
+    ones = symmetric.empty(
+        nbytes // 4, dtype=torch.float32, device=torch.device("cuda", dist.get_rank())
+    ).fill_(1)
     symmetric.rendezvous(ones, group)
     dist.barrier()
-    result, zeros = torch.ops.symm_mem.one_shot_all_reduce(ones, "sum", group), torch.zeros_like(ones)
+    result, zeros = (
+        torch.ops.symm_mem.one_shot_all_reduce(ones, "sum", group),
+        torch.zeros_like(ones),
+    )
     if not (result == RANKS).all():
-        raise ValueError(f"one_shot_all_reduce, {nbytes} bytes: got {result.unique()}, expected {RANKS}")
+        raise ValueError(
+            f"one_shot_all_reduce, {nbytes} bytes: got {result.unique()}, expected {RANKS}"
+        )
     return {
         "bytes": nbytes,
-        "one_shot": _samples(lambda: torch.ops.symm_mem.one_shot_all_reduce(ones, "sum", group), samples),
+        "one_shot": _samples(
+            lambda: torch.ops.symm_mem.one_shot_all_reduce(ones, "sum", group), samples
+        ),
         "ring": _samples(lambda: dist.all_reduce(zeros), samples),
     }
 
@@ -87,7 +98,11 @@ def _in_one_size(cap, samples):
         model(rows).square().mean().backward()
         optimizer.step()
 
-    return {"bucket_cap_mb": cap, "steps": _samples(step, samples), "traces": [_traced(step) for _ in range(TRACES)]}
+    return {
+        "bucket_cap_mb": cap,
+        "steps": _samples(step, samples),
+        "traces": [_traced(step) for _ in range(TRACES)],
+    }
 
 
 def _traced(call):
@@ -118,7 +133,9 @@ def _rank(rank, folder, function, arguments):
     if ON_GPUS:
         torch.cuda.set_device(rank)
     backend = "nccl" if ON_GPUS else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        backend, init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS
+    )
     result = globals()[function](*arguments)
     if rank == 0:
         Path(folder, "result.json").write_text(json.dumps(result), encoding="utf8")

@@ -1,4 +1,7 @@
-"""Public tests: `pytest` runs them. The grader has more cases, and counts and times the messages."""
+"""Public tests: `pytest` runs them.
+
+The grader has more cases, and counts and times the messages.
+"""
 
 import numpy as np
 import passing
@@ -20,7 +23,9 @@ def chunk(array, position):
 
 
 def gathered(p):
-    return [value for i, rank in enumerate(passing.order(p)) for value in chunk(buffers(p)[rank][0], i)]
+    return [
+        value for i, rank in enumerate(passing.order(p)) for value in chunk(buffers(p)[rank][0], i)
+    ]
 
 
 def test_chunks_cover_the_buffer():
@@ -39,7 +44,9 @@ def test_scatter(p):
     given = buffers(p)[passing.order(p)[0]][0]
     after = run(passing.scatter, buffers(p)).arguments
     for position, rank in enumerate(passing.order(p)):
-        assert chunk(after[rank][0], position) == chunk(given, position), f"rank {rank}, position {position}"
+        assert chunk(after[rank][0], position) == chunk(given, position), (
+            f"rank {rank}, position {position}"
+        )
 
 
 @pytest.mark.parametrize("p", RANKS)

@@ -1,7 +1,7 @@
 """Broadcast, scatter, gather and all-gather with send and recv alone: any number of ranks, any length, in place.
 
-Your course's ranks have an order of their own: see `variant.py`. The first rank of the order is the root. A buffer of
-p ranks has p chunks, and the rank at position i of the order owns chunk i.
+Your course's ranks have an order of their own: see `variant.py`. The first rank of the order is the
+root. A buffer of p ranks has p chunks, and the rank at position i of the order owns chunk i.
 """
 
 from variant import ORDER, SLOW
@@ -13,7 +13,10 @@ def order(p):
 
 
 def bounds(n, p):
-    """Where the p chunks of n elements begin and end: p + 1 offsets. Sizes differ by one at most, larger ones first."""
+    """Where the p chunks of n elements begin and end: p + 1 offsets.
+
+    Sizes differ by one at most, larger ones first.
+    """
     # solution: cut n elements into p chunks
     small, larger = divmod(n, p)
     return [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
@@ -55,7 +58,10 @@ def scatter(comm, buffer):
 
 
 def gather(comm, buffer):
-    """Copy chunk i of the rank at position i into the root's buffer. Rank ``SLOW``, if there is one, begins late."""
+    """Copy chunk i of the rank at position i into the root's buffer.
+
+    Rank ``SLOW``, if there is one, begins late.
+    """
     # solution: every rank sends its chunk to the root, which waits for no rank longer than it must
     ranks = order(comm.size)
     chunks = dict(zip(ranks, _chunks(buffer, comm.size), strict=True))

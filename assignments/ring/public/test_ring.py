@@ -1,4 +1,7 @@
-"""Public tests: `pytest` runs them. The grader has more cases, and counts what goes over the wire."""
+"""Public tests: `pytest` runs them.
+
+The grader has more cases, and counts what goes over the wire.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +30,9 @@ def test_share_reduce_leaves_the_owned_chunk():
     total = sum(each[0] for each in buffers(4, 12))
     for rank, (after,) in enumerate(run(ring.share_reduce, buffers(4, 12)).arguments):
         mine = ring.owned(rank, 4)
-        assert after[3 * mine : 3 * mine + 3].tolist() == total[3 * mine : 3 * mine + 3].tolist(), f"rank {rank}"
+        assert after[3 * mine : 3 * mine + 3].tolist() == total[3 * mine : 3 * mine + 3].tolist(), (
+            f"rank {rank}"
+        )
 
 
 def test_messages_go_round():

@@ -1,7 +1,7 @@
 """Ring all-reduce over send and recv: any number of ranks, any length, in place.
 
-Your course's ring has its own direction and its own owners: see `variant.py`. A rank sends only to its next rank,
-``(rank + DIRECTION) % size``, and receives only from the one before.
+Your course's ring has its own direction and its own owners: see `variant.py`. A rank sends only to
+its next rank, ``(rank + DIRECTION) % size``, and receives only from the one before.
 """
 
 import numpy as np
@@ -9,7 +9,10 @@ from variant import DIRECTION, SHIFT
 
 
 def bounds(n, p):
-    """Where the p chunks of n elements begin and end: p + 1 offsets. Sizes differ by one at most, larger ones first."""
+    """Where the p chunks of n elements begin and end: p + 1 offsets.
+
+    Sizes differ by one at most, larger ones first.
+    """
     # solution: cut n elements into p chunks
     small, larger = divmod(n, p)
     return [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
@@ -34,7 +37,10 @@ def share_reduce(comm, buffer):
 
 
 def share_only(comm, buffer):
-    """All-gather in p - 1 steps: every rank's chunk ``owned(rank, p)`` goes round; nothing is added."""
+    """All-gather in p - 1 steps: every rank's chunk ``owned(rank, p)`` goes round.
+
+    Nothing is added.
+    """
     # solution: p - 1 steps; in each, pass on the chunk that came last
     ends = bounds(len(buffer), comm.size)
     for step in range(comm.size - 1):

@@ -1,7 +1,9 @@
-"""The network that you train, and its batches. You need not edit this file; the grader uses its own copy.
+"""The network that you train, and its batches.
 
-Every layer asks the simulated machine to compute it, so the rank's clock goes on. In the backward pass it does so just
-before the gradients of its parameters appear.
+You need not edit this file; the grader uses its own copy.
+
+Every layer asks the simulated machine to compute it, so the rank's clock goes on. In the backward
+pass it does so just before the gradients of its parameters appear.
 """
 
 from itertools import pairwise
@@ -14,7 +16,8 @@ from torch import nn
 class Batch(NamedTuple):
     """A rank's samples of one batch: a row of ``x`` and of ``y`` for each. It may have none.
 
-    ``samples`` is the size of the whole batch, over all ranks; ``skip`` are the layers that this rank skips.
+    ``samples`` is the size of the whole batch, over all ranks; ``skip`` are the layers that this
+    rank skips.
     """
 
     x: torch.Tensor
@@ -26,14 +29,16 @@ class Batch(NamedTuple):
 class Network(nn.Module):
     """Linear layers with tanh between them, in float64.
 
-    A layer in ``frozen`` is not trained: its parameters have requires_grad False. A pair (i, j) in ``tied`` makes layer
-    i use the weight and the bias of layer j.
+    A layer in ``frozen`` is not trained: its parameters have requires_grad False. A pair (i, j) in
+    ``tied`` makes layer i use the weight and the bias of layer j.
     """
 
     def __init__(self, comm, widths, parameters, frozen=(), tied=()):
         super().__init__()
         self.comm = comm
-        self.layers = nn.ModuleList(nn.Linear(*each, dtype=torch.float64) for each in pairwise(widths))
+        self.layers = nn.ModuleList(
+            nn.Linear(*each, dtype=torch.float64) for each in pairwise(widths)
+        )
         for i, j in tied:
             self.layers[i].weight, self.layers[i].bias = self.layers[j].weight, self.layers[j].bias
         for parameter, values in zip(self.parameters(), parameters, strict=True):

@@ -1,8 +1,8 @@
 """Tree and two-tree all-reduce as schedules: any number of ranks, in pipelined segments.
 
-Your course's trees have their own roots and their own chunks: see `variant.py`. The first tree's root is rank
-``ROOT % p``, the second's is rank ``(ROOT + SECOND) % p``. The first tree carries the chunks c with ``c % 2 == FIRST``,
-the second all others.
+Your course's trees have their own roots and their own chunks: see `variant.py`. The first tree's
+root is rank ``ROOT % p``, the second's is rank ``(ROOT + SECOND) % p``. The first tree carries the
+chunks c with ``c % 2 == FIRST``, the second all others.
 """
 
 from variant import FIRST, ROOT, SECOND
@@ -14,7 +14,8 @@ NO_PARENT = -1
 
 def first_tree(p):
     """A binary tree on p ranks: a list with the parent of every rank, and NO_PARENT for its root, rank ``ROOT % p``."""
-    # solution: the parent of every rank; at most two children each, ceil(log2 p) levels below the root
+    # solution: the parent of every rank; at most two children each, ceil(log2 p) levels below the
+    # root
     return numbered(p, ROOT)
     # end
 
@@ -57,10 +58,16 @@ def arrivals(parent, colour):
 def colours(*trees):
     """For every tree and rank the colour, 0 or 1, of the edge from its parent. This is given.
 
-    A rank sends at most one message and receives at most one in steps of one colour, if it has at most two children in
-    all trees together. With more children there is no such colouring, and some edges with the same colour meet.
+    A rank sends at most one message and receives at most one in steps of one colour, if it has at
+    most two children in all trees together. With more children there is no such colouring, and some
+    edges with the same colour meet.
     """
-    edges = [(tree, rank) for tree, parent in enumerate(trees) for rank, up in enumerate(parent) if up != NO_PARENT]
+    edges = [
+        (tree, rank)
+        for tree, parent in enumerate(trees)
+        for rank, up in enumerate(parent)
+        if up != NO_PARENT
+    ]
     ends = {}
     for tree, rank in edges:
         ends.setdefault(("sends", trees[tree][rank]), []).append((tree, rank))
@@ -77,7 +84,10 @@ def colours(*trees):
             if edge not in colour:
                 colour[edge] = value
                 todo += [(other, 1 - value) for other in rivals[edge]]
-    return [[colour.get((tree, rank), 0) for rank in range(len(parent))] for tree, parent in enumerate(trees)]
+    return [
+        [colour.get((tree, rank), 0) for rank in range(len(parent))]
+        for tree, parent in enumerate(trees)
+    ]
 
 
 def down(parent, colour, segments):
@@ -85,7 +95,8 @@ def down(parent, colour, segments):
 
     The edge to rank r works in steps t with ``t % 2 == colour[r]`` alone.
     """
-    # solution: when the first segment reaches each rank; every other follows two steps after the one before
+    # solution: when the first segment reaches each rank; every other follows two steps after the
+    # one before
     arrival = arrivals(parent, colour)
     steps = [[] for _ in range(max(arrival.values()) + 1 + 2 * (segments - 1))]
     for rank, first in arrival.items():
@@ -93,12 +104,17 @@ def down(parent, colour, segments):
             for segment in range(segments):
                 steps[first + 2 * segment].append((parent[rank], rank, segment))
     made = [Step(*zip(*rows, strict=True)) if rows else Step([], [], []) for rows in steps]
-    return Schedule("broadcast", len(parent), segments, len(made), made.__getitem__, parent.index(NO_PARENT))
+    return Schedule(
+        "broadcast", len(parent), segments, len(made), made.__getitem__, parent.index(NO_PARENT)
+    )
     # end
 
 
 def tree(p, segments):
-    """All-reduce through the first tree: sums go up to its root, results come down. It has ``segments`` chunks."""
+    """All-reduce through the first tree: sums go up to its root, results come down.
+
+    It has ``segments`` chunks.
+    """
     # solution: down the tree, and before that the same in reverse
     parent = first_tree(p)
     (colour,) = colours(parent)
@@ -109,7 +125,8 @@ def tree(p, segments):
 
 def two_tree(p, segments):
     """All-reduce through both trees at the same time: ``2 * segments`` chunks, ``segments`` of them in each tree."""
-    # solution: two broadcasts in parallel, each on its tree and its chunks, and before that the same in reverse
+    # solution: two broadcasts in parallel, each on its tree and its chunks, and before that the
+    # same in reverse
     parents = first_tree(p), second_tree(p)
     chunks = range(FIRST, 2 * segments, 2), range(1 - FIRST, 2 * segments, 2)
     one, other = (

@@ -30,7 +30,8 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("html-page-context", pictures.extract)
     app.connect("html-page-context", access.repair)
     app.connect("html-page-context", commands.keep_words)
-    app.connect("html-page-context", downloads.offer, priority=500)  # before the theme's buttons, at 501
+    # Before the theme's buttons, at 501.
+    app.connect("html-page-context", downloads.offer, priority=500)
     app.connect("html-page-context", repository.hide_edit, priority=502)  # after them
     app.connect("html-page-context", anywhere.launch, priority=502)
     app.connect("build-finished", front.lead)
@@ -42,7 +43,10 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def read_beside(app: Any) -> None:
-    """Execute several pages at a time: they measure nothing. Jupyter Book has no option for that."""
+    """Execute several pages at a time: they measure nothing.
+
+    Jupyter Book has no option for that.
+    """
     app.parallel = min(os.cpu_count() or 1, 4)
     # It does not say so itself: it numbers in one process, after all pages have been read.
     app.extensions["sphinx_multitoc_numbering"].parallel_read_safe = True

@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
-BLOCK = re.compile(r'(<div class="highlight-bash[^>]*><div class="highlight"><pre>)(.*?)(</pre>)', re.DOTALL)
+BLOCK = re.compile(
+    r'(<div class="highlight-bash[^>]*><div class="highlight"><pre>)(.*?)(</pre>)', re.DOTALL
+)
 # A word of the text between tags. One that is longer than a phone's line may still break.
 WORD = re.compile(r"(?<![^\s>])[^\s<>]*-[^\s<>]*(?![^<>]*>)")
 LONGEST = 36
@@ -16,7 +18,9 @@ FORMULA = re.compile(rf"\({MATHS}[.,;:?!)]*|{MATHS}[.,;:?!)]+")
 TITLE = re.compile(r"(<h1>)(.*?)(</h1>)", re.DOTALL)
 
 
-def keep_words(_app: Any, _page: str, _template: str, context: dict[str, Any], doctree: Any) -> None:
+def keep_words(
+    _app: Any, _page: str, _template: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Keep the words of a page's commands and of its title whole, and its formulas with their marks."""
     if doctree is not None:
         for blocks in (BLOCK, TITLE):
@@ -32,4 +36,8 @@ def _whole(word: re.Match[str]) -> str:
 
 
 def _whole_inline(word: re.Match[str]) -> str:
-    return word[0].replace('"pre"', '"pre command-word"') if len(word[1]) <= LONGEST_INLINE else word[0]
+    return (
+        word[0].replace('"pre"', '"pre command-word"')
+        if len(word[1]) <= LONGEST_INLINE
+        else word[0]
+    )

@@ -32,7 +32,9 @@ def write(app: Any, failure: Exception | None) -> None:
     for page in app.env.found_docs if failure is None and app.builder.format == "html" else []:
         source = Path(app.env.doc2path(page))
         if source.suffix == ".ipynb":
-            nbformat.write(with_figures_once(nbformat.read(source, as_version=4)), sources / f"{page}.ipynb")
+            nbformat.write(
+                with_figures_once(nbformat.read(source, as_version=4)), sources / f"{page}.ipynb"
+            )
         elif source.suffix == ".md":
             (sources / f"{page}.md").write_text(_markdown(app, page, source), encoding="utf8")
 
@@ -67,7 +69,15 @@ def names(env: Any) -> dict[str, str]:
     """Titles of pages, by their path and by their name alone, and of sections, by their label."""
     titles = {page: title.astext() for page, title in env.titles.items()}
     labels = {label: title for label, (_, _, title) in env.get_domain("std").labels.items()}
-    return labels | titles | {page.rpartition("/")[2]: title for page, title in titles.items() if "results" not in page}
+    return (
+        labels
+        | titles
+        | {
+            page.rpartition("/")[2]: title
+            for page, title in titles.items()
+            if "results" not in page
+        }
+    )
 
 
 def with_figures_once(notebook: Any) -> Any:

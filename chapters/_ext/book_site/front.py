@@ -1,7 +1,7 @@
 """`index.html`, which leads to the first page at once.
 
-Its icon is empty. Without an icon a browser requests /favicon.ico, which does not exist. A request for the site's own
-icon would be aborted by the redirect.
+Its icon is empty. Without an icon a browser requests /favicon.ico, which does not exist. A request
+for the site's own icon would be aborted by the redirect.
 """
 
 from html import escape
@@ -30,4 +30,6 @@ def lead(app: Any, failure: Exception | None) -> None:
 
 def leading_to(first: str, config: Any) -> str:
     """The page that leads to the first one."""
-    return PAGE.format(language=config.language, first=escape(first), title=escape(config.html_title))
+    return PAGE.format(
+        language=config.language, first=escape(first), title=escape(config.html_title)
+    )

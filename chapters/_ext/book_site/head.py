@@ -19,10 +19,17 @@ def describe(app: Any, page: str, _template: str, context: dict[str, Any], doctr
     given = app.env.metadata.get(page, {}).get("description")
     text = shortened(given or first_paragraph(doctree))
     title = app.env.titles[page].astext()
-    tags = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": app.config.html_title}
+    tags = {
+        "og:title": title,
+        "og:description": text,
+        "og:type": "article",
+        "og:site_name": app.config.html_title,
+    }
     if app.config.html_baseurl:
         tags |= links(app.config.html_baseurl, f"{page}.html")
-    context["metatags"] += f'<meta name="description" content="{escape(text)}">\n' + properties(tags)
+    context["metatags"] += f'<meta name="description" content="{escape(text)}">\n' + properties(
+        tags
+    )
 
 
 def links(base: str, page: str) -> dict[str, str]:
@@ -33,11 +40,16 @@ def links(base: str, page: str) -> dict[str, str]:
 
 def properties(tags: dict[str, str]) -> str:
     """Tags as a page has them."""
-    return "".join(f'<meta property="{name}" content="{escape(value)}">\n' for name, value in tags.items())
+    return "".join(
+        f'<meta property="{name}" content="{escape(value)}">\n' for name, value in tags.items()
+    )
 
 
 def first_paragraph(doctree: nodes.Node) -> str:
-    """The text of the page's first paragraph of its own, of at least a line; empty if there is none."""
+    """The text of the page's first paragraph of its own, of at least a line.
+
+    Empty if there is none.
+    """
     paragraphs = (each for each in doctree.findall(nodes.paragraph) if not _is_apart(each))
     return next((text for text in map(_text, paragraphs) if len(text) > SHORTEST), "")
 
@@ -65,4 +77,8 @@ def shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     whole = [end.end() for end in re.finditer(r"[.!?](?= )", text[:LONGEST])]
-    return text[: whole[-1]] if whole and whole[-1] > SHORTEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
+    return (
+        text[: whole[-1]]
+        if whole and whole[-1] > SHORTEST
+        else text[:LONGEST].rsplit(" ", 1)[0] + " …"
+    )

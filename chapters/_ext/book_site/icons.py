@@ -6,7 +6,9 @@ from typing import Any
 
 SCRIPT = "_static/scripts/fontawesome.js"
 # An icon in the script: name:[width, height, [other names], "code", "path"], maybe with a comma.
-ICON = re.compile(r'(?:"([\w-]+)"|([\w$]+)):\[\d+,\d+,\[[^\[\]]*\],"[0-9a-f]+",(?:"[^"]*"|\[[^\[\]]*\])\],?')
+ICON = re.compile(
+    r'(?:"([\w-]+)"|([\w$]+)):\[\d+,\d+,\[[^\[\]]*\],"[0-9a-f]+",(?:"[^"]*"|\[[^\[\]]*\])\],?'
+)
 STYLE = "_static/styles/pydata-sphinx-theme.css"
 # An icon in the style sheet: .fa-name:before,.fa-other-name:before{content:"code"}
 RULE = re.compile(r'(?:\.fa-[\w-]+:before,?)+\{content:"[^"]*"\}')

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# Of the package sphinx-mathjax-offline. For a formula that needs more, tests/book/test_site_browser.py names the file.
+# Of the package sphinx-mathjax-offline. For a formula that needs more,
+# tests/book/test_site_browser.py names the file.
 KEPT = ["tex-chtml.js", "output/chtml/fonts/woff-v2"]
 # Fonts of letters that no formula here has.
 LEFT_OUT = shutil.ignore_patterns("MathJax_Fraktur*", "MathJax_SansSerif*", "MathJax_Script*")
@@ -14,9 +15,14 @@ OPTIONS = {"enableMenu": False}
 
 
 def configure(_: Any, config: Any) -> None:
-    """Have every page ask this site for MathJax. Under `_static` Sphinx would append `?v=` to an address of its own."""
+    """Have every page ask this site for MathJax.
+
+    Under `_static` Sphinx would append `?v=` to an address of its own.
+    """
     config.mathjax_path = "mathjax/tex-chtml.js"
-    config.mathjax3_config = {"options": OPTIONS | (config.mathjax3_config or {}).get("options", {})}
+    config.mathjax3_config = {
+        "options": OPTIONS | (config.mathjax3_config or {}).get("options", {})
+    }
 
 
 def install(app: Any, failure: Exception | None) -> None:
@@ -30,7 +36,9 @@ def package() -> Path:
     """MathJax's folder in the installed package."""
     spec = find_spec("sphinx-mathjax-offline")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("missing package: got none, expected sphinx-mathjax-offline (extra `book`)")
+        raise ModuleNotFoundError(
+            "missing package: got none, expected sphinx-mathjax-offline (extra `book`)"
+        )
     return Path(spec.origin).parent / "static" / "mathjax"
 
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 EMBEDDED = re.compile(r'src="data:image/svg\+xml;base64,([^"]+)"')
-# Two digits or more of a coordinate in points, of which a screen shows one; factors of a scale are kept.
+# Two digits or more of a coordinate in points, of which a screen shows one; factors of a scale are
+# kept.
 LONG = re.compile(rb"scale\([^)]*\)|\d+\.\d{2,}")
 PATH, COMMAND = re.compile(rb'(?<= d=")[^"]+'), re.compile(rb"([A-Za-z])([^A-Za-z]*)")
 MOVED = re.compile(rb'transform="translate\((-?[\d.]+) 0\)"/>')  # of a letter, the last attribute
 STYLE, GROUP = re.compile(rb'(?<= style=")[^"]+'), re.compile(rb"<(/?)g( [^>]*)?>")
 # Comments, what Matplotlib says of the file, and names of groups that nothing refers to.
-UNUSED = re.compile(rb'<!--.*?-->\s*|<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*| id="[\w.]+_\d+"', re.DOTALL)
+UNUSED = re.compile(
+    rb'<!--.*?-->\s*|<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*| id="[\w.]+_\d+"', re.DOTALL
+)
 
 
 def extract(app: Any, _page: str, _template: str, context: dict[str, Any], doctree: Any) -> None:
@@ -47,7 +50,9 @@ def slim(svg: bytes) -> bytes:
     """
     svg = PATH.sub(lambda found: by_distances(found[0]), LONG.sub(_rounded, svg))
     svg = MOVED.sub(rb'x="\1"/>', svg.replace(b"DejaVuSans-", b"d"))
-    svg = STYLE.sub(lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), UNUSED.sub(b"", svg))
+    svg = STYLE.sub(
+        lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), UNUSED.sub(b"", svg)
+    )
     return re.sub(rb">\s+<", b"><", re.sub(rb"\n[ \n]+", b"\n", without_bare_groups(svg)))
 
 
@@ -86,7 +91,9 @@ def by_distances(path: bytes) -> bytes:
             at = begin
             made.append("z")
         elif command in "LQC":
-            made.append(_moved(command.lower(), [value - at[nth % 2] for nth, value in enumerate(given)]))
+            made.append(
+                _moved(command.lower(), [value - at[nth % 2] for nth, value in enumerate(given)])
+            )
             at = given[-2], given[-1]
         else:
             return path

@@ -13,10 +13,12 @@ HEAD = re.compile(r"\A---\n(?:.*\n)*?---\n+")
 LABEL = re.compile(r"^\([\w-]+\)=\n", re.MULTILINE)
 # The end of a fence is as long as its beginning, so a fence inside another is shorter.
 DIRECTIVE = re.compile(
-    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)[ \t]*$", re.MULTILINE
+    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)[ \t]*$",
+    re.MULTILINE,
 )
 OPTION = re.compile(r"^:([\w-]+): *(.*)\n", re.MULTILINE)
-OPTIONS = re.compile(rf"(?:{OPTION.pattern})*", re.MULTILINE)  # at the head of a directive, not of those inside
+# At the head of a directive, not of those inside.
+OPTIONS = re.compile(rf"(?:{OPTION.pattern})*", re.MULTILINE)
 ROLE = re.compile(r"\{(doc|term|ref|download|cite:[pt])\}`([^`<]*?)(?: *<[^`>]*>)?`")
 # A figure's two texts in the HTML of an output.
 ALTERNATIVE, CAPTION = re.compile(r'\balt="([^"]*)"'), re.compile(r"<figcaption>(.*?)</figcaption>")
@@ -26,7 +28,9 @@ PICTURE = '<figure class="drawn">'
 class Page:
     """What directives and roles of a page name: titles of pages and sections, texts of glue, files beside it."""
 
-    def __init__(self, folder: Path, titles: Mapping[str, str], glued: Mapping[str, str], config: Any = None) -> None:
+    def __init__(
+        self, folder: Path, titles: Mapping[str, str], glued: Mapping[str, str], config: Any = None
+    ) -> None:
         self.folder, self.titles, self.glued, self.config = folder, titles, glued, config
 
     def plain(self, text: str) -> str:
@@ -48,7 +52,10 @@ class Page:
     def _directive(self, found: re.Match[str]) -> str:
         name, title = found["name"], found["title"]
         head = OPTIONS.match(found["body"])[0]
-        options, body = {key: yaml.safe_load(value) for key, value in OPTION.findall(head)}, found["body"][len(head) :]
+        options, body = (
+            {key: yaml.safe_load(value) for key, value in OPTION.findall(head)},
+            found["body"][len(head) :],
+        )
         if name == "glue:md":
             return self.glued.get(title, "")
         if name == "literalinclude":
@@ -86,7 +93,11 @@ def _output(output: Any) -> str:
     shown = data.get("text/html", "")
     if PICTURE in shown:
         texts = [*ALTERNATIVE.findall(shown)[:1], *CAPTION.findall(shown)]
-        return "*" + " ".join(unescape(re.sub(r"<[^>]*>", "", text)) for text in ["Figure:", *texts]) + "*"
+        return (
+            "*"
+            + " ".join(unescape(re.sub(r"<[^>]*>", "", text)) for text in ["Figure:", *texts])
+            + "*"
+        )
     if "<schedule-" in shown:  # a player
         return ""
     text = output.text if output.output_type == "stream" else data.get("text/plain", "")

@@ -22,7 +22,8 @@ def configure(_: Any, config: Any) -> None:
     config.html_baseurl = given.get("url", "")
     options, address = config.html_theme_options, given.get("repository-code", "")
     options |= {"repository_url": address} | dict.fromkeys(BUTTONS, bool(address))
-    if not address:  # no warning of Sphinx, which would end the build of whoever has no public repository
+    # No warning of Sphinx, which would end the build of whoever has no public repository.
+    if not address:
         text = "no repository-code in %s: readers of its pages and notebooks have to find the repository themselves"
         logging.getLogger(__name__).info(text, CITATION.name, color="yellow")
 
@@ -42,4 +43,6 @@ def hide_edit(_app: Any, page: str, _template: str, context: dict[str, Any], _do
     """No edit button on a page that has no source in the repository."""
     groups = [each for each in context.get("header_buttons", []) if each["type"] == "group"]
     for group in groups if page.startswith(GENERATED) else []:
-        group["buttons"] = [each for each in group["buttons"] if each["label"] != "source-edit-button"]
+        group["buttons"] = [
+            each for each in group["buttons"] if each["label"] != "source-edit-button"
+        ]

@@ -4,7 +4,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-DROPPED = ["_static/locales", "_static/**/*.map", "_static/vendor/**/*.ttf", "_static/*webpack-macros.html"]
+DROPPED = [
+    "_static/locales",
+    "_static/**/*.map",
+    "_static/vendor/**/*.ttf",
+    "_static/*webpack-macros.html",
+]
 
 
 def drop(app: Any, _: Exception | None) -> None:

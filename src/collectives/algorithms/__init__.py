@@ -35,8 +35,9 @@ class Mark(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and Tol's where they do not suffice; ring and
-# two-tree differ most. Algorithms that never meet in one collective may look alike.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and Tol's where they do not
+# suffice; ring and two-tree differ most. Algorithms that never meet in one collective may look
+# alike.
 BLUE, VERMILION, ORANGE = Mark("#0072B2", "o"), Mark("#D55E00", "s"), Mark("#E69F00", "^")
 GREEN, PURPLE, SKY = Mark("#009E73", "D"), Mark("#CC79A7", "v"), Mark("#56B4E9", "X")
 BRICK, NAVY = Mark("#994F00", "H"), Mark("#4B6FC4", "8")
@@ -55,22 +56,31 @@ Links = tuple[float, float, float]  # seconds a message, a byte, and a byte that
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm: the function that makes its schedule, and what else is known of it. Call it as that function.
+    """An algorithm: the function that makes its schedule, and what else is known of it.
 
-    Only ``make`` is needed. Without a closed form (``cost``, ``pipeline`` or ``seconds``) "auto" leaves the algorithm
-    out where it compares closed forms. Without a mark and a shape it is drawn in grey, on a ring.
+    Call it as that function.
+
+    Only ``make`` is needed. Without a closed form (``cost``, ``pipeline`` or ``seconds``) "auto"
+    leaves the algorithm out where it compares closed forms. Without a mark and a shape it is drawn
+    in grey, on a ring.
     """
 
     make: Callable[..., Schedule]
     mark: Mark = NEUTRAL
-    shape: str = "ring"  # or "star", "tree", "two trees"; where ranks sit on nodes, the nodes decide
-    cost: Callable[..., Cost] | None = None  # of p: what the busiest port pays, step by step, for the whole buffer
-    inside: Callable[..., Cost] | None = None  # how much of it stays inside nodes; both take ranks_per_node
+    # Or "star", "tree", "two trees"; where ranks sit on nodes, the nodes decide.
+    shape: str = "ring"
+    # Of p: what the busiest port pays, step by step, for the whole buffer.
+    cost: Callable[..., Cost] | None = None
+    # How much of it stays inside nodes; both take ranks_per_node.
+    inside: Callable[..., Cost] | None = None
     at_once: bool = False  # links inside nodes and outside work in the same steps
     pipeline: Callable[[int], Pipeline] | None = None  # what it pays for the buffer in segments
-    seconds: Callable[..., float] | None = None  # of p, n, segments, latency, overhead, beta, where latencies overlap
-    latencies: int = 0  # of the one rank that alone sends, or receives: how many latencies follow each other
-    splits: bool = False  # an all-to-all in which each piece goes straight to its receiver, and may have any size
+    # Of p, n, segments, latency, overhead, beta, where latencies overlap.
+    seconds: Callable[..., float] | None = None
+    # Of the one rank that alone sends, or receives: how many latencies follow each other.
+    latencies: int = 0
+    # An all-to-all in which each piece goes straight to its receiver, and may have any size.
+    splits: bool = False
 
     def __call__(self, p: int, *arguments: object, **options: object) -> Schedule:
         """Return the schedule for ``p`` ranks."""
@@ -78,7 +88,9 @@ class Algorithm:
 
     @cached_property
     def is_executable(self) -> bool:
-        """Tell if ranks alone perform it. No back end commands a switch that adds, so "auto" leaves others out.
+        """Tell if ranks alone perform it.
+
+        No back end commands a switch that adds, so "auto" leaves others out.
 
         >>> ALGORITHMS["all_reduce", "ring"].is_executable, ALGORITHMS["all_reduce", "in_network"].is_executable
         (True, False)
@@ -86,18 +98,24 @@ class Algorithm:
         return not self.make(2).switches
 
     def split(self, p: int, g: int | None) -> tuple[Cost, Cost]:
-        """Return the parts of ``cost`` inside and outside nodes of g ranks. Raises ValueError without such forms.
+        """Return the parts of ``cost`` inside and outside nodes of g ranks.
+
+        Raises ValueError without such forms.
 
         >>> ALGORITHMS["all_reduce", "hierarchical_ring"].split(16, 8)
         (Cost(steps=14, sent=1.75, added=0.875), Cost(steps=2, sent=0.125, added=0.0625))
         """
         if self.cost is None or self.inside is None:
-            raise ValueError("forms on nodes: got none, expected a cost and what of it stays inside")
+            raise ValueError(
+                "forms on nodes: got none, expected a cost and what of it stays inside"
+            )
         whole, within = self.cost(p, g), self.inside(p, g)
         return within, Cost(*(all_ - part for all_, part in zip(whole, within, strict=True)))
 
     def on_nodes(self, p: int, g: int | None, n: float, inside: Links, outside: Links) -> float:
-        """Return the seconds of n bytes on nodes of g ranks. Links are (alpha, beta, gamma), inside and outside.
+        """Return the seconds of n bytes on nodes of g ranks.
+
+        Links are (alpha, beta, gamma), inside and outside.
 
         >>> ring = ALGORITHMS["all_reduce", "multi_channel_ring"]
         >>> round(ring.on_nodes(16, 8, 8e6, inside=(1e-6, 1e-11, 0), outside=(5e-6, 1e-9, 0)), 5)
@@ -105,14 +123,16 @@ class Algorithm:
         """
         within, beyond = self.split(p, g)
         times = within.seconds(n, *inside), beyond.seconds(n, *outside)
-        return max(times) if self.at_once and inside != outside else sum(times)  # like links: one port for all
+        # Like links: one port for all.
+        return max(times) if self.at_once and inside != outside else sum(times)
 
     @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.make)
 
 
-# Costs: Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005. Of equal costs "auto" takes the first.
+# Costs: Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005. Of equal costs "auto" takes the
+# first.
 # fmt: off
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "flat"): Algorithm(
@@ -240,12 +260,13 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """Return the schedule of a named algorithm, built with those ``options`` (``root``, ``segments``, …) that it takes.
 
-    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the
-    links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A codec may follow each of them,
-    as in ``ring/mxint8``, and a name of an earlier version is read as the present one (`collectives.codecs`). Raises
-    ValueError for an unknown name, saying which are known, for more ranks or chunks than memory allows
-    (`collectives.units`), and where the file's schedule is one for another collective or number of ranks. Raises
-    ScheduleError where your function fails, or the program is wrong.
+    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or
+    trees packed into the links of a machine, as ``packed_trees@dgx1``
+    (`collectives.topology.trees`). A codec may follow each of them, as in ``ring/mxint8``, and a
+    name of an earlier version is read as the present one (`collectives.codecs`). Raises ValueError
+    for an unknown name, saying which are known, for more ranks or chunks than memory allows
+    (`collectives.units`), and where the file's schedule is one for another collective or number of
+    ranks. Raises ScheduleError where your function fails, or the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
@@ -253,17 +274,25 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     make, codec = _function(collective, algorithm), split(algorithm)[1]
     _check_at_most("ranks", p, MAX_RANKS)
     if p > MAX_RANKS_IN_PAIRS and _is_in_pairs(make):
-        _check_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MAX_RANKS_IN_PAIRS)
+        _check_at_most(
+            f"ranks for {collective} {algorithm}, a message for each pair", p, MAX_RANKS_IN_PAIRS
+        )
     takes = inspect.signature(make).parameters
-    schedule = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
+    schedule = make(
+        p, **{name: value for name, value in options.items() if name in takes and value is not None}
+    )
     if (schedule.collective, schedule.p) != (collective, p):
-        raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
+        raise ValueError(
+            f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}"
+        )
     _check_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
     return replace(schedule, codec=codec) if codec else schedule
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:
-    """Tell if an algorithm takes an option such as ``root`` or ``segments``. Raises ValueError for an unknown name.
+    """Tell if an algorithm takes an option such as ``root`` or ``segments``.
+
+    Raises ValueError for an unknown name.
 
     >>> takes("all_reduce", "two_tree", "segments"), takes("all_reduce", "ring", "root")
     (True, False)
@@ -294,7 +323,9 @@ def machine_of(algorithm: str) -> str:
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
     name, codec = split(current_name(algorithm))
     if codec and collective != "all_reduce":
-        raise ValueError(f"codec of {collective}: got {codec}, expected none: only an all_reduce has one")
+        raise ValueError(
+            f"codec of {collective}: got {codec}, expected none: only an all_reduce has one"
+        )
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
     if make is None and is_for_links(name):
         from collectives.topology.trees import on_links  # needs scipy
@@ -302,7 +333,9 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
         return on_links(collective, machine_of(name))
     if make is None:
         if name == PACKED:
-            raise ValueError(f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1")
+            raise ValueError(
+                f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1"
+            )
         if "/" in name:
             raise ValueError(unknown("codec", name.rpartition("/")[2], CODECS))
         known = [each for of, each in ALGORITHMS if of == collective]
@@ -329,13 +362,18 @@ def executable() -> list[tuple[str, str]]:
 def candidates(collective: str, splits: bool = False) -> list[str]:
     """Return the algorithms by which ranks can run a call, on any machine: whatever names a best compares them all.
 
-    Those for nodes are among them: on a flat network each rank is a node, in one node they are its rings and chains.
-    With ``splits`` (an all-to-all whose pieces differ) only those whose pieces go straight to their receivers.
+    Those for nodes are among them: on a flat network each rank is a node, in one node they are its
+    rings and chains. With ``splits`` (an all-to-all whose pieces differ) only those whose pieces go
+    straight to their receivers.
 
     >>> candidates("all_to_all"), candidates("all_to_all", splits=True)
     (['direct', 'pairwise', 'bruck'], ['direct', 'pairwise'])
     """
-    return [name for name in names(collective, executable()) if ALGORITHMS[collective, name].splits or not splits]
+    return [
+        name
+        for name in names(collective, executable())
+        if ALGORITHMS[collective, name].splits or not splits
+    ]
 
 
 def names(collective: str, among: Collection[tuple[str, str]] = ALGORITHMS) -> list[str]:
@@ -358,8 +396,9 @@ def _known(collective: str) -> str:
 def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
     """Yield the schedules of one algorithm on p ranks that stand for all of its options.
 
-    Every root up to p = 16 and three beyond; one segment and three; every size of node; messages of all parts,
-    one and two; as many channels as a node has ranks, and two; both second trees where there are two.
+    Every root up to p = 16 and three beyond; one segment and three; every size of node; messages of
+    all parts, one and two; as many channels as a node has ranks, and two; both second trees where
+    there are two.
 
     >>> len(list(variants("broadcast", "flat", 5))), len(list(variants("all_reduce", "two_tree", 6)))
     (5, 4)

@@ -2,8 +2,9 @@
 
     all-gather on 5 ranks, what rank 0 has after each step:      0 | 0 1 | 0 1 2 3 | 0 1 2 3 4
 
-A message holds many parts, so these win where latency matters more than bytes (Bruck et al. 1997). Reversed, the
-all-gather is a reduce-scatter, and both together an all-reduce with the fewest bytes for any p.
+A message holds many parts, so these win where latency matters more than bytes (Bruck et al. 1997).
+Reversed, the all-gather is a reduce-scatter, and both together an all-reduce with the fewest bytes
+for any p.
 """
 
 import numpy as np
@@ -14,7 +15,8 @@ from collectives.schedule import Schedule, Step, reverse, then
 def all_gather(p: int) -> Schedule:
     """Gather by doubling: at step t rank r sends the first 2**t parts it has, from its own on, to rank r - 2**t.
 
-    Steps: ceil(log2 p) for any p. Bytes each rank sends: (p-1)/p n, the least there is. Messages: one a step.
+    Steps: ceil(log2 p) for any p. Bytes each rank sends: (p-1)/p n, the least there is. Messages:
+    one a step.
 
     >>> list(all_gather(3).steps())
     [Step(0->2:=0, 1->0:=1, 2->1:=2), Step(0->1:=0, 1->2:=1, 2->0:=2)]
@@ -25,7 +27,8 @@ def all_gather(p: int) -> Schedule:
 
     def make(t: int) -> Step:
         distance = 1 << t
-        beyond = rank + min(distance, p - distance) - p  # how many of the parts are those of ranks 0, 1, …
+        # How many of the parts are those of ranks 0, 1, ….
+        beyond = rank + min(distance, p - distance) - p
         wraps = beyond > 0
         src = np.concatenate([rank, rank[wraps]])
         chunk = np.concatenate([rank, np.zeros_like(rank[wraps])])
@@ -38,8 +41,9 @@ def all_gather(p: int) -> Schedule:
 def reduce_scatter(p: int) -> Schedule:
     """Reduce and scatter by halving: sums of ever fewer parts travel …, 4, 2, 1 ranks on, the all-gather in reverse.
 
-    Steps: ceil(log2 p) for any p. Bytes each rank sends, and adds: (p-1)/p n, the least there is. No rank folds
-    and waits, so every port works in every step (Träff 2024, with distances of his own).
+    Steps: ceil(log2 p) for any p. Bytes each rank sends, and adds: (p-1)/p n, the least there is.
+    No rank folds and waits, so every port works in every step (Träff 2024, with distances of his
+    own).
 
     >>> list(reduce_scatter(3).steps())
     [Step(1->0:+0, 2->1:+1, 0->2:+2), Step(2->0:+0, 0->1:+1, 1->2:+2)]
@@ -50,9 +54,10 @@ def reduce_scatter(p: int) -> Schedule:
 def all_reduce(p: int) -> Schedule:
     """Reduce-scatter, then all-gather: for any p the fewest bytes there are, in the steps of halving and doubling.
 
-    Steps: 2 ceil(log2 p). Bytes each rank sends: 2 (p-1)/p n, the least there is. Halving and doubling costs the same
-    for a power of two, and up to n more in as many steps for any other p. Each chunk is summed at one rank, so every
-    rank ends with the same bits (Träff 2024, Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms).
+    Steps: 2 ceil(log2 p). Bytes each rank sends: 2 (p-1)/p n, the least there is. Halving and
+    doubling costs the same for a power of two, and up to n more in as many steps for any other p.
+    Each chunk is summed at one rank, so every rank ends with the same bits (Träff 2024, Optimal,
+    Non-pipelined Reduce-scatter and Allreduce Algorithms).
 
     >>> all_reduce(6).nsteps, all_reduce(96).nsteps, all_reduce(128).nsteps
     (6, 14, 14)
@@ -63,8 +68,8 @@ def all_reduce(p: int) -> Schedule:
 def all_to_all(p: int) -> Schedule:
     """Send a part to the rank i further on by the binary digits of i: at step t, 2**t ranks on if that digit is 1.
 
-    Steps: ceil(log2 p) for any p. Bytes each rank sends: about n/2 a step, so up to n/2 ceil(log2 p): more than the
-    pairwise (p-1)/p n, in far fewer messages.
+    Steps: ceil(log2 p) for any p. Bytes each rank sends: about n/2 a step, so up to n/2 ceil(log2
+    p): more than the pairwise (p-1)/p n, in far fewer messages.
 
     >>> list(all_to_all(3).steps())
     [Step(0->1:=1, 1->2:=5, 2->0:=6), Step(0->2:=2, 1->0:=3, 2->1:=7)]

@@ -1,9 +1,11 @@
 """Broadcast and reduce in the fewest rounds for any number of segments: a new segment leaves the root in each.
 
-    p = 9: distances 1, 2, 3, 5 (each the half of the next, rounded up, and the last of p), then 1, 2, 3, 5 again
+    p = 9: distances 1, 2, 3, 5 (each the half of the next, rounded up, and the last of p), then 1,
+    2, 3, 5 again
 
-Every rank sends at the same distance in a round, so all ports work; what differs is which segment a rank passes on
-(Träff 2023, Round-optimal n-Block Broadcast Schedules in Logarithmic Time; 2024, for reduce).
+Every rank sends at the same distance in a round, so all ports work; what differs is which segment a
+rank passes on (Träff 2023, Round-optimal n-Block Broadcast Schedules in Logarithmic Time; 2024, for
+reduce).
 """
 
 from functools import lru_cache
@@ -16,9 +18,9 @@ from collectives.schedule import Ints, Schedule, Step, column, reverse
 def broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
     """Send each segment exactly once to every rank: in round k each rank sends to the one ``distances[k]`` further on.
 
-    Steps: s-1 + ceil(log2 p) for s segments, the least there is (Bar-Noy and Kipnis 1994): in each step one segment
-    leaves the root, and the last one needs ceil(log2 p). Bytes a rank receives: n; a rank other than the root sends
-    about as many. With one segment that is a binomial tree's time.
+    Steps: s-1 + ceil(log2 p) for s segments, the least there is (Bar-Noy and Kipnis 1994): in each
+    step one segment leaves the root, and the last one needs ceil(log2 p). Bytes a rank receives: n;
+    a rank other than the root sends about as many. With one segment that is a binomial tree's time.
 
     >>> broadcast(5, segments=3).nsteps, broadcast(1000, segments=100).nsteps
     (5, 109)
@@ -27,7 +29,8 @@ def broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
     """
     skips, received = distances(p), receives(p)
     rounds, rank = len(skips), np.arange(1, p)
-    first = -(segments - 1) % max(1, rounds)  # whole phases: the first begins with rounds in which nothing is due
+    # Whole phases: the first begins with rounds in which nothing is due.
+    first = -(segments - 1) % max(1, rounds)
 
     def make(t: int) -> Step:
         phase, k = divmod(t + first, rounds)
@@ -63,8 +66,9 @@ def distances(p: int) -> list[int]:
 def receives(p: int) -> Ints:
     """Return the segment that each rank receives in each round of a phase: 0 and more, or one of the phase before.
 
-    A rank receives one segment of this phase, the one that reaches it first of all, and from the phase before those
-    segments, -1 to -ceil(log2 p), that it still lacks. Rank 0, the root, receives nothing and has the same row.
+    A rank receives one segment of this phase, the one that reaches it first of all, and from the
+    phase before those segments, -1 to -ceil(log2 p), that it still lacks. Rank 0, the root,
+    receives nothing and has the same row.
 
     >>> receives(5).tolist()
     [[-3, -1, -2], [0, -1, -2], [-3, 1, -1], [-2, -3, 2], [-1, -2, 0]]
@@ -76,10 +80,12 @@ def receives(p: int) -> Ints:
 def _row(rank: int, reach: list[int]) -> list[int]:
     """Return the segments that one rank receives in a phase: the paper's search for paths by which they can come.
 
-    Segment e leaves the root for rank reach[e], and travels on by ever other distances. What arrives in round k has
-    come as far as reach[k] before the rank, and not as near as what arrived in the round before.
+    Segment e leaves the root for rank reach[e], and travels on by ever other distances. What
+    arrives in round k has come as far as reach[k] before the rank, and not as near as what arrived
+    in the round before.
     """
-    rounds, goal = len(reach) - 1, rank + reach[-1]  # a phase later: the rank is one turn further on
+    # A phase later: the rank is one turn further on.
+    rounds, goal = len(reach) - 1, rank + reach[-1]
     own, found = _first(rank, reach), list[int]()
     unused = set(range(rounds + 1)) - {own}
 

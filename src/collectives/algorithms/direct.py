@@ -4,8 +4,8 @@ r"""Each rank that has data sends it directly to each rank that needs it: one st
       / | \
      1  2  3
 
-Simple, and the reason why everything else in this folder exists. The pairwise forms send the same messages one at a
-time, so that no port is ever wanted twice.
+Simple, and the reason why everything else in this folder exists. The pairwise forms send the same
+messages one at a time, so that no port is ever wanted twice.
 """
 
 import numpy as np
@@ -86,7 +86,8 @@ def pairwise_reduce_scatter(p: int) -> Schedule:
 def all_to_all(p: int) -> Schedule:
     """Send every rank its part from every other, all at once.
 
-    Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n, where n is what one rank holds.
+    Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n, where n is what one rank
+    holds.
 
     >>> list(all_to_all(2).steps())
     [Step(0->1:=1, 1->0:=2)]
@@ -127,7 +128,8 @@ def one_shot(p: int) -> Schedule:
 def reduce_broadcast(p: int, root: int = 0) -> Schedule:
     """Reduce to the root, then broadcast from it, each in one step.
 
-    Steps: 2 (p > 1). Messages: 2 (p-1). Bytes in all: 2 (p-1) n, every one of them through the root's port.
+    Steps: 2 (p > 1). Messages: 2 (p-1). Bytes in all: 2 (p-1) n, every one of them through the
+    root's port.
 
     >>> list(reduce_broadcast(3).steps())
     [Step(1->0:+0, 2->0:+0), Step(0->1:=0, 0->2:=0)]
@@ -138,7 +140,8 @@ def reduce_broadcast(p: int, root: int = 0) -> Schedule:
 def two_shot(p: int) -> Schedule:
     """Reduce and scatter in one step, then gather in one: every rank adds up its own part and sends the sum to all.
 
-    Steps: 2 (p > 1). Messages each rank sends: 2 (p-1), all into different ports. Bytes each rank sends: 2 (p-1)/p n.
+    Steps: 2 (p > 1). Messages each rank sends: 2 (p-1), all into different ports. Bytes each rank
+    sends: 2 (p-1)/p n.
 
     >>> list(two_shot(2).steps())
     [Step(1->0:+0, 0->1:+1), Step(0->1:=0, 1->0:=1)]
@@ -147,7 +150,10 @@ def two_shot(p: int) -> Schedule:
 
 
 def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
-    """Return a schedule of one step, which breaks the rule of one message a port. A single rank has nothing to do."""
+    """Return a schedule of one step, which breaks the rule of one message a port.
+
+    A single rank has nothing to do.
+    """
     return Schedule(collective, p, k, min(1, p - 1), lambda _: step, root, one_port=False)
 
 
@@ -164,17 +170,18 @@ def _pairs(p: int) -> tuple[Ints, Ints]:
 def in_network(p: int, segments: int = 1) -> Schedule:
     r"""Send segment t to the switch at step t from every rank, while the switch sends the sum of segment t-1 to all.
 
-    Steps: s + 1 for s segments (p > 1). Messages each rank sends: s. Bytes each rank sends: n, and it receives n, where
-    ranks that add by themselves must send 2 (p-1)/p n. So the bus bandwidth, which counts 2 (p-1)/p n, may be almost
-    twice the link's rate. Graham et al. 2016 describe SHARP.
+    Steps: s + 1 for s segments (p > 1). Messages each rank sends: s. Bytes each rank sends: n, and
+    it receives n, where ranks that add by themselves must send 2 (p-1)/p n. So the bus bandwidth,
+    which counts 2 (p-1)/p n, may be almost twice the link's rate. Graham et al. 2016 describe
+    SHARP.
 
         ranks     0    1    2    3
                    \    \  /    /       each link carries the buffer once up and once down,
         switch      ----- 4 -----       however many ranks there are
 
-    Switches of NVLink (NVLS) and of InfiniBand (SHARP) do this. The switch is a participant that contributes nothing,
-    needs no result, and has a port for each rank. Our back ends cannot control a switch: this schedule is proved, drawn
-    and simulated, but not executed.
+    Switches of NVLink (NVLS) and of InfiniBand (SHARP) do this. The switch is a participant that
+    contributes nothing, needs no result, and has a port for each rank. Our back ends cannot control
+    a switch: this schedule is proved, drawn and simulated, but not executed.
 
     >>> list(in_network(2).steps())
     [Step(0->2:+0, 1->2:+0), Step(2->0:=0, 2->1:=0)]

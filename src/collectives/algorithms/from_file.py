@@ -1,4 +1,7 @@
-"""Schedules of your own: a function in a file, or a program in MSCCL XML; what goes wrong in it names it."""
+"""Schedules of your own: a function in a file, or a program in MSCCL XML.
+
+What goes wrong in it names it.
+"""
 
 import functools
 import inspect
@@ -23,23 +26,27 @@ MAX_REASON = 300
 def own(name: str) -> Callable[..., Schedule]:
     """Return a function of the user's own, named ``file.py:function``, or one that returns ``file.xml`` as a schedule.
 
-    The schedule is checked when it is made, and each step when it is asked for. Raises ValueError if there is not such
-    a function. Raises ScheduleError, which names the function and the step, if your code raises, exits, or returns
-    anything but a schedule of valid steps.
+    The schedule is checked when it is made, and each step when it is asked for. Raises ValueError
+    if there is not such a function. Raises ScheduleError, which names the function and the step, if
+    your code raises, exits, or returns anything but a schedule of valid steps.
 
-    A program has a number of ranks and a root: the schedule has these, whatever is asked for. Raises ValueError for a
-    file that is no program, and ScheduleError for one that is wrong or no schedule.
+    A program has a number of ranks and a root: the schedule has these, whatever is asked for.
+    Raises ValueError for a file that is no program, and ScheduleError for one that is wrong or no
+    schedule.
     """
     if is_program(name):
         return _program(name)
     path, _, function = name.rpartition(":")
     if not path:
-        raise ValueError(f"a schedule of your own: got {name!r}, expected FILE.py:FUNCTION or FILE.xml")
+        raise ValueError(
+            f"a schedule of your own: got {name!r}, expected FILE.py:FUNCTION or FILE.xml"
+        )
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path} with a function {function!r}")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
-        sys.path.append(folder)  # as for a script: the file may import those beside it, also when it makes steps
+        # As for a script: the file may import those beside it, also when it makes steps.
+        sys.path.append(folder)
     with _blamed(name, "while its file was run"):
         found = runpy.run_path(path).get(function)
         if callable(found):
@@ -80,7 +87,8 @@ def _program(name: str) -> Callable[..., Schedule]:
 def _read(path: Path, changed: int | None) -> Schedule:
     """Return the program in a file, read again if the file has changed."""
     del changed
-    # Only here, because most schedules are functions, and need none of the formats of other libraries.
+    # Only here, because most schedules are functions, and need none of the formats of other
+    # libraries.
     from collectives.formats import msccl
     from collectives.formats.as_schedule import schedule
 
@@ -109,7 +117,10 @@ def _blamed(name: str, when: str) -> Iterator[None]:
 
 
 def _checked(name: str, schedule: Schedule) -> Schedule:
-    """Return the schedule with its steps checked as they are made. Raises TypeError or ValueError for anything else."""
+    """Return the schedule with its steps checked as they are made.
+
+    Raises TypeError or ValueError for anything else.
+    """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"it returned {type(schedule).__name__}, expected a collectives.Schedule")
     if schedule.k > MAX_CHUNKS:
@@ -127,9 +138,17 @@ def _checked(name: str, schedule: Schedule) -> Schedule:
 def _check_step(schedule: Schedule, step: Step) -> None:
     """Raise unless it is a step between ranks and of chunks that exist."""
     p, k = schedule.p, schedule.k
-    ranks = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
-    chunks = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
+    ranks = (
+        (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
+    )
+    chunks = (
+        (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
+    )
     if not (ranks & chunks).all():
         row = int(np.argmin(ranks & chunks))
-        got = ", ".join(f"{column} {getattr(step, column)[row]}" for column in ("src", "dst", "chunk", "count"))
-        raise ValueError(f"row {row}: got {got}, expected two of the ranks 0 to {p - 1} and chunks 0 to {k - 1}")
+        got = ", ".join(
+            f"{column} {getattr(step, column)[row]}" for column in ("src", "dst", "chunk", "count")
+        )
+        raise ValueError(
+            f"row {row}: got {got}, expected two of the ranks 0 to {p - 1} and chunks 0 to {k - 1}"
+        )

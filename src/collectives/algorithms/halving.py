@@ -4,8 +4,8 @@
      0 <------> 2              distance 2
           1 <------> 3
 
-Where p is no power of two, the ranks beyond the largest one below fold in first: they hand their data to a
-partner, wait, and get the result back.
+Where p is no power of two, the ranks beyond the largest one below fold in first: they hand their
+data to a partner, wait, and get the result back.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from collectives.schedule import Ints, Schedule, Step, on, reverse, then
 def recursive_doubling(p: int) -> Schedule:
     """Swap whole sums in pairs: in each step the partner is twice as far away as before.
 
-    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step, so log2(p) n (one n
-    more where a rank has a folded partner). The fewest steps there are, and the choice for small buffers
-    (Thakur, Rabenseifner and Gropp 2005).
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step,
+    so log2(p) n (one n more where a rank has a folded partner). The fewest steps there are, and the
+    choice for small buffers (Thakur, Rabenseifner and Gropp 2005).
 
     >>> list(recursive_doubling(4).steps())
     [Step(0->1:+0, 1->0:+0, 2->3:+0, 3->2:+0), Step(0->2:+0, 1->3:+0, 2->0:+0, 3->1:+0)]
@@ -29,15 +29,17 @@ def recursive_doubling(p: int) -> Schedule:
     core = bounds.core(p)
     rank = np.arange(core)
     distances = core.bit_length() - 1
-    swaps = Schedule("all_reduce", core, 1, distances, lambda t: Step(rank, rank ^ (1 << t), 0, add=True))
+    swaps = Schedule(
+        "all_reduce", core, 1, distances, lambda t: Step(rank, rank ^ (1 << t), 0, add=True)
+    )
     return fold(swaps, p)
 
 
 def all_gather(p: int) -> Schedule:
     """Gather all parts by doubling: in each step partners swap all the parts they have so far.
 
-    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
-    Otherwise a rank with a folded partner sends up to (p-1)/p n more.
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n
+    for a power of two. Otherwise a rank with a folded partner sends up to (p-1)/p n more.
 
     >>> list(all_gather(4).steps())
     [Step(0->1:=0, 1->0:=1, 2->3:=2, 3->2:=3), Step(0->2:=0-1, 1->3:=0-1, 2->0:=2-3, 3->1:=2-3)]
@@ -71,7 +73,8 @@ def all_gather(p: int) -> Schedule:
 def reduce_scatter(p: int) -> Schedule:
     """Reduce and scatter by halving: a rank's share halves in each step, the all-gather in reverse, at its cost.
 
-    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n
+    for a power of two.
 
     >>> list(reduce_scatter(4).steps())
     [Step(2->0:+0-1, 3->1:+0-1, 0->2:+2-3, 1->3:+2-3), Step(1->0:+0, 0->1:+1, 3->2:+2, 2->3:+3)]
@@ -82,10 +85,11 @@ def reduce_scatter(p: int) -> Schedule:
 def halving_doubling(p: int) -> Schedule:
     """Reduce-scatter by halving, then all-gather by doubling: Rabenseifner's all-reduce.
 
-    Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in whole: 2 log2 p' +
-    2. Bytes a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner. The longest
-    messages, of n/2 bytes, go to the next rank: vector halving, distance doubling (Thakur, Rabenseifner and
-    Gropp 2005).
+    Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in
+    whole: 2 log2 p' +
+    2. Bytes a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded
+       partner. The longest messages, of n/2 bytes, go to the next rank: vector halving, distance
+       doubling (Thakur, Rabenseifner and Gropp 2005).
 
     >>> halving_doubling(8).nsteps, halving_doubling(9).nsteps
     (6, 8)

@@ -1,7 +1,7 @@
 """The two trees of libraries in production, each rebuilt from its published rule: NCCL, UCC, torchcomms.
 
-All three mirror the first tree for an even number of ranks, and shift it by one rank for an odd one. Only their first
-trees differ. Parents are arrays as in `binary_tree`, NO_PARENT for a root.
+All three mirror the first tree for an even number of ranks, and shift it by one rank for an odd
+one. Only their first trees differ. Parents are arrays as in `binary_tree`, NO_PARENT for a root.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,11 @@ def heap_tree(p: int) -> Ints:
     return np.where(rank == 0, NO_PARENT, (rank - 1) // 2)
 
 
-FIRST_TREES: dict[str, Callable[[int], Ints]] = {"NCCL": binary_tree, "UCC": in_order_tree, "torchcomms": heap_tree}
+FIRST_TREES: dict[str, Callable[[int], Ints]] = {
+    "NCCL": binary_tree,
+    "UCC": in_order_tree,
+    "torchcomms": heap_tree,
+}
 
 
 def library_trees(library: str, p: int) -> Ints:
@@ -59,14 +63,21 @@ def interior_in_both(parents: Ints) -> Ints:
 def all_reduce_on(parents: Ints, segments: int = 1) -> Schedule:
     """Send one half of the buffer through each of two trees, one after the other, to count what ranks send.
 
-    The order makes it slow. It also makes it a schedule for trees in which one rank has four children.
+    The order makes it slow. It also makes it a schedule for trees in which one rank has four
+    children.
 
     >>> all_reduce_on(library_trees("NCCL", 8)).nsteps
     20
     """
     p, every = parents.shape[1], np.arange(segments)
     first, second = (
-        on(all_reduce_through(parent, segments), p, 2 * segments, np.arange(p), half * segments + every)
+        on(
+            all_reduce_through(parent, segments),
+            p,
+            2 * segments,
+            np.arange(p),
+            half * segments + every,
+        )
         for half, parent in enumerate(parents)
     )
     return then(first, second, "all_reduce")

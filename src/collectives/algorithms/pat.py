@@ -1,9 +1,11 @@
 """PAT, parallel aggregated trees: Bruck's all-gather with far ranks first, cut so that few parts wait in a buffer.
 
-    one part on 8 ranks, its owner first:     0 -> 4 | 0 -> 2, 4 -> 6 | 0 -> 1, 2 -> 3, 4 -> 5, 6 -> 7
+    one part on 8 ranks, its owner first:     0 -> 4 | 0 -> 2, 4 -> 6 | 0 -> 1, 2 -> 3, 4 -> 5, 6 ->
+    7
 
-Every part goes down a binomial tree of its own, and all trees are the same but turned, so that a rank sends as many
-parts in a message as the trees have edges of that length. NCCL has used it since 2.23 (Jeaugey 2025, arXiv:2506.20252).
+Every part goes down a binomial tree of its own, and all trees are the same but turned, so that a
+rank sends as many parts in a message as the trees have edges of that length. NCCL has used it since
+2.23 (Jeaugey 2025, arXiv:2506.20252).
 """
 
 from collections.abc import Iterator
@@ -18,13 +20,14 @@ from collectives.schedule import Ints, Schedule, Step, reverse
 def all_gather(p: int, aggregate: int | None = None) -> Schedule:
     """Send every part first to the rank half of the ranks on, last to the next rank: few parts far, many parts near.
 
-    A message has at most ``aggregate`` parts, rounded down to a power of two; left out: all that it can have. Every
-    tree is cut into that number of subtrees. A part goes down all of these at the same time, each depth first.
+    A message has at most ``aggregate`` parts, rounded down to a power of two; left out: all that it
+    can have. Every tree is cut into that number of subtrees. A part goes down all of these at the
+    same time, each depth first.
 
-    Steps, for any p: ceil(log2 p) if all is aggregated, p-1 if nothing is, and j + 2**(ceil(log2 p) - j) - 1 for
-    messages of 2**j parts. Bytes each rank sends: (p-1)/p n, the least there is. Every part travels by ceil(log2 p)
-    messages at most. Parts that a rank has received and must still send: at most 2**j (ceil(log2 p) - j + 1).
-    Raises ValueError for an ``aggregate`` below 1.
+    Steps, for any p: ceil(log2 p) if all is aggregated, p-1 if nothing is, and j + 2**(ceil(log2 p)
+    - j) - 1 for messages of 2**j parts. Bytes each rank sends: (p-1)/p n, the least there is. Every
+    part travels by ceil(log2 p) messages at most. Parts that a rank has received and must still
+    send: at most 2**j (ceil(log2 p) - j + 1). Raises ValueError for an ``aggregate`` below 1.
 
     >>> [all_gather(24, aggregate).nsteps for aggregate in (None, 8, 4, 1)]
     [5, 6, 9, 23]

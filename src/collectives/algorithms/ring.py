@@ -27,8 +27,8 @@ def all_gather(p: int) -> Schedule:
 def reduce_scatter(p: int) -> Schedule:
     """Add up each chunk round the ring until it reaches its owner: at step t, rank r sends chunk r-t-1.
 
-    It is the reverse of an all-gather in the other direction, so both halves of an all-reduce use the ring in
-    the same direction. Rank r ends with chunk r, as in MPI and torch.distributed.
+    It is the reverse of an all-gather in the other direction, so both halves of an all-reduce use
+    the ring in the same direction. Rank r ends with chunk r, as in MPI and torch.distributed.
 
     Steps: p-1. Bytes each rank sends: (p-1)/p n, the least there is. Messages each rank sends: p-1.
 
@@ -41,8 +41,8 @@ def reduce_scatter(p: int) -> Schedule:
 def all_reduce(p: int) -> Schedule:
     """Reduce and scatter, then gather (Patarasuk and Yuan 2009; for training, Gibiansky 2017).
 
-    Steps: 2 (p-1). Bytes each rank sends: 2 (p-1)/p n, the least there is. Messages each rank sends: 2 (p-1), which is
-    why a ring is slow for small buffers on many ranks.
+    Steps: 2 (p-1). Bytes each rank sends: 2 (p-1)/p n, the least there is. Messages each rank
+    sends: 2 (p-1), which is why a ring is slow for small buffers on many ranks.
 
     >>> all_reduce(4).nsteps
     6
@@ -53,11 +53,12 @@ def all_reduce(p: int) -> Schedule:
 def segmented_ring(p: int, segments: int = 2) -> Schedule:
     """Run the ring all-reduce with each chunk cut into segments: while one is in flight, another is sent.
 
-    With one segment it is the plain ring, which waits a latency in each of its steps. Two hide a latency that is no
-    longer than a segment takes to send; where latencies are longer than that, fewer and larger messages serve better.
+    With one segment it is the plain ring, which waits a latency in each of its steps. Two hide a
+    latency that is no longer than a segment takes to send; where latencies are longer than that,
+    fewer and larger messages serve better.
 
-    Steps: 2 (p-1) s for s segments. Bytes each rank sends: 2 (p-1)/p n, the least there is. Messages each rank sends:
-    2 (p-1) s. Open MPI has an algorithm of this name, too.
+    Steps: 2 (p-1) s for s segments. Bytes each rank sends: 2 (p-1)/p n, the least there is.
+    Messages each rank sends: 2 (p-1) s. Open MPI has an algorithm of this name, too.
 
     >>> list(segmented_ring(2).steps())[:2]
     [Step(1->0:+0, 0->1:+2), Step(1->0:+1, 0->1:+3)]
@@ -69,29 +70,35 @@ def segmented_ring(p: int, segments: int = 2) -> Schedule:
 def bidirectional_all_gather(p: int) -> Schedule:
     """Gather parts at all ranks round the ring both ways at once, each the shorter way, in half the steps.
 
-    It pays where a port sends and receives at full rate at once and latency counts, because the bytes stay the same.
-    torchcomms gathers like this up to 4 MiB (meta-pytorch/torchcomms, AllReduceRing.md, 2026).
+    It pays where a port sends and receives at full rate at once and latency counts, because the
+    bytes stay the same. torchcomms gathers like this up to 4 MiB (meta-pytorch/torchcomms,
+    AllReduceRing.md, 2026).
 
-    Steps: ceil((p-1)/2). Messages each rank sends in a step: one to each neighbour, in the last step of an even p one
-    in all. Bytes each rank sends: (p-1)/p n, the least there is.
+    Steps: ceil((p-1)/2). Messages each rank sends in a step: one to each neighbour, in the last
+    step of an even p one in all. Bytes each rank sends: (p-1)/p n, the least there is.
 
     >>> list(bidirectional_all_gather(3).steps())
     [Step(0->1:=0, 1->2:=1, 2->0:=2, 0->2:=0, 1->0:=1, 2->1:=2)]
     """
-    on, back = (replace(_pass_on(p, way), nsteps=n, repeats=()) for way, n in ((1, p // 2), (-1, (p - 1) // 2)))
+    on, back = (
+        replace(_pass_on(p, way), nsteps=n, repeats=())
+        for way, n in ((1, p // 2), (-1, (p - 1) // 2))
+    )
     return replace(parallel(on, back, "all_gather"), one_port=p < 3)
 
 
 def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Schedule:
     """Run a ring of all ranks but a slow one, which sends its buffer once and receives the sum once.
 
-    In a ring each rank sends almost twice the buffer, so one port of half the rate doubles the time. Here the slow rank
-    (the last one unless told) gives each of its parts to the rank that adds it first, the others pass sums round their
-    ring, and each finished part goes to the slow rank while the others gather it. Segments follow one step apart, so
-    that the slow rank's port never rests (OptCC, arXiv 2606.01680).
+    In a ring each rank sends almost twice the buffer, so one port of half the rate doubles the
+    time. Here the slow rank (the last one unless told) gives each of its parts to the rank that
+    adds it first, the others pass sums round their ring, and each finished part goes to the slow
+    rank while the others gather it. Segments follow one step apart, so that the slow rank's port
+    never rests (OptCC, arXiv 2606.01680).
 
-    Steps: 2 (p-1) - 2 + s for s segments and p > 2. Bytes the slow rank sends: n; every other sends (2 - 1/(p-1)) n,
-    which is the least there is then (`collectives.bounds.slow_port_seconds`). Raises ValueError for no such rank.
+    Steps: 2 (p-1) - 2 + s for s segments and p > 2. Bytes the slow rank sends: n; every other sends
+    (2 - 1/(p-1)) n, which is the least there is then (`collectives.bounds.slow_port_seconds`).
+    Raises ValueError for no such rank.
 
     >>> list(around_slow_rank(3, slow=0).steps())
     [Step(0->2:+0, 0->1:+1), Step(2->1:+0, 1->2:+1), Step(1->0:=0, 2->0:=1, 1->2:=0, 2->1:=1)]
@@ -114,7 +121,12 @@ def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Sche
     def make(t: int) -> Step:
         running = range(max(0, t - phases + 1), min(t + 1, segments))
         steps = [(j, phase(t - j)) for j in running]
-        return beside(*(Step(each.src, each.dst, each.chunk * segments + j, add=each.add) for j, each in steps))
+        return beside(
+            *(
+                Step(each.src, each.dst, each.chunk * segments + j, add=each.add)
+                for j, each in steps
+            )
+        )
 
     nsteps, k = phases + segments - 1 if q else 0, max(q, 1) * segments
     schedule = Schedule("all_reduce", p, k, nsteps, make, one_port=p < 3)
@@ -126,12 +138,14 @@ def _pass_on(p: int, direction: int, segments: int = 1) -> Schedule:
     """Gather round the ring, to the next rank (1) or to the one before (-1), segment by segment."""
     rank = column(np.arange(p))
     to = column((rank + direction) % p)
-    twice = np.concatenate([rank, rank])  # a piece of it is every rank's chunk at step t: (rank - direction * t) % p
+    # A piece of it is every rank's chunk at step t: (rank - direction * t) % p.
+    twice = np.concatenate([rank, rank])
     chunks = [column(twice * segments + segment) for segment in range(segments)]
 
     def make(t: int) -> Step:
         turn, segment = divmod(t, segments)
-        segment = segment if direction > 0 else segments - 1 - segment  # reversed steps run backwards
+        # Reversed steps run backwards.
+        segment = segment if direction > 0 else segments - 1 - segment
         first = -direction * turn % p
         return Step(rank, to, chunks[segment][first : first + p])
 

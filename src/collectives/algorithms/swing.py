@@ -4,11 +4,13 @@
     step 1:  - 0   1 - 2   3 - 4   5 - 6   7 -    distance 1, on the other side
     step 2:    0 - 3   2 - 5   4 - 7   6 - 1      distance 3
 
-An even rank has its partner ``distance(t)`` further on, an odd rank as far back, round the ring. A doubling's partner
-is 2**t away: these are about two thirds as far (De Sensi et al. 2024, section 3).
+An even rank has its partner ``distance(t)`` further on, an odd rank as far back, round the ring. A
+doubling's partner is 2**t away: these are about two thirds as far (De Sensi et al. 2024, section
+3).
 
-Bine trees (binomial negabinary) are binomial trees with these edges, instead of …, 8, 4, 2, 1. The tree reaches to both
-sides of each rank, round a ring of the ranks, so that fewer edges leave a rack (De Sensi et al. 2025).
+Bine trees (binomial negabinary) are binomial trees with these edges, instead of …, 8, 4, 2, 1. The
+tree reaches to both sides of each rank, round a ring of the ranks, so that fewer edges leave a rack
+(De Sensi et al. 2025).
 
     8 ranks, the steps of a broadcast:      0 -> 3 | 0 -> 7, 3 -> 4 | 0 -> 1, 3 -> 2, 7 -> 6, 4 -> 5
 """
@@ -44,8 +46,9 @@ def partner(rank: Ints, t: int, p: int) -> Ints:
 def all_gather(p: int) -> Schedule:
     """Swap the parts that the other partner lacks, far partners first: the second half of `all_reduce`, for an even p.
 
-    Steps: ceil(log2 p). Bytes each rank sends: (p-1)/p n, the least there is, because no part comes twice. Every turn
-    of the ring by two ranks maps the schedule to itself, and so does its mirror image: all ranks send equally much.
+    Steps: ceil(log2 p). Bytes each rank sends: (p-1)/p n, the least there is, because no part comes
+    twice. Every turn of the ring by two ranks maps the schedule to itself, and so does its mirror
+    image: all ranks send equally much.
 
     >>> list(all_gather(4).steps())
     [Step(0->3:=0, 1->2:=1, 2->1:=2, 3->0:=3), Step(0->1:=0, 0->1:=3, 1->0:=1-2, 2->3:=1-2, 3->2:=0, 3->2:=3)]
@@ -79,38 +82,51 @@ def _runs(cells: Bools) -> tuple[Ints, Ints, Ints]:
 def all_reduce(p: int) -> Schedule:
     """Reduce and scatter from the nearest partner to the farthest, then gather back: Swing, bandwidth-optimal.
 
-    Steps: 2 ceil(log2 p) for even p. Bytes a rank sends: 2 (p-1)/p n, as halving-doubling, but n/2 goes to a neighbour
-    and only n/p to the farthest partner. For odd p the last rank folds into the others: two more steps of n bytes (De
-    Sensi et al. 2024, where the odd rank swaps a part with each other rank).
+    Steps: 2 ceil(log2 p) for even p. Bytes a rank sends: 2 (p-1)/p n, as halving-doubling, but n/2
+    goes to a neighbour and only n/p to the farthest partner. For odd p the last rank folds into the
+    others: two more steps of n bytes (De Sensi et al. 2024, where the odd rank swaps a part with
+    each other rank).
 
     >>> all_reduce(8).nsteps, all_reduce(12).nsteps, all_reduce(13).nsteps
     (6, 8, 10)
     """
     core = bounds.even(p)
-    return fold(then(reverse(all_gather(core), "reduce_scatter", add=True), all_gather(core), "all_reduce"), p)
+    return fold(
+        then(reverse(all_gather(core), "reduce_scatter", add=True), all_gather(core), "all_reduce"),
+        p,
+    )
 
 
 def doubling(p: int) -> Schedule:
     """Swap whole buffers with these partners: Swing, latency-optimal. Bine's butterfly is the same.
 
-    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step, as recursive
-    doubling (De Sensi et al. 2024, section 3.1). From 8 ranks on each rank adds in an order of its own, because the
-    ranks whose sums a rank has are not the same for all of them: floats may differ in their last bits between ranks.
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step,
+    as recursive doubling (De Sensi et al. 2024, section 3.1). From 8 ranks on each rank adds in an
+    order of its own, because the ranks whose sums a rank has are not the same for all of them:
+    floats may differ in their last bits between ranks.
 
     >>> list(doubling(4).steps())
     [Step(0->1:+0, 1->0:+0, 2->3:+0, 3->2:+0), Step(0->3:+0, 1->2:+0, 2->1:+0, 3->0:+0)]
     """
     core = bounds.core(p)
     rank = np.arange(core)
-    swaps = Schedule("all_reduce", core, 1, height(core), lambda t: Step(rank, partner(rank, t, core), 0, add=True))
+    swaps = Schedule(
+        "all_reduce",
+        core,
+        1,
+        height(core),
+        lambda t: Step(rank, partner(rank, t, core), 0, add=True),
+    )
     return fold(swaps, p)
 
 
 def bine_broadcast(p: int, root: int = 0) -> Schedule:
-    """Broadcast along a binomial tree with shorter edges. Every rank with the buffer sends it on, far partners first.
+    """Broadcast along a binomial tree with shorter edges.
 
-    Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: at most ceil(log2 p) n. For odd p it is the tree of p+1
-    ranks without one of its leaves (De Sensi et al. 2025, for powers of two).
+    Every rank with the buffer sends it on, far partners first.
+
+    Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: at most ceil(log2 p) n. For odd p it
+    is the tree of p+1 ranks without one of its leaves (De Sensi et al. 2025, for powers of two).
 
     >>> list(bine_broadcast(8).steps())
     [Step(0->3:=0), Step(0->7:=0, 3->4:=0), Step(0->1:=0, 3->2:=0, 7->6:=0, 4->5:=0)]

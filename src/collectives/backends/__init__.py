@@ -1,8 +1,9 @@
 """Back ends: objects that run one collective on tensors.
 
-`BACKENDS` names them, and `backend` imports an object's file when asked for it. An absent library says why, in one line
-(`presence`). Facts about a back end are attributes in its file, so no other file tests its name. ``mpi:ring`` and
-``nccl:Tree/Simple`` name a library's own algorithms (`named`, `variables_for`).
+`BACKENDS` names them, and `backend` imports an object's file when asked for it. An absent library
+says why, in one line (`presence`). Facts about a back end are attributes in its file, so no other
+file tests its name. ``mpi:ring`` and ``nccl:Tree/Simple`` name a library's own algorithms (`named`,
+`variables_for`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ BACKENDS = {
 
 
 class Presence(NamedTuple):
-    """Describe a back end on this machine; ``absent`` is the reason why it is absent, None where it is present."""
+    """Describe a back end on this machine.
+
+    ``absent`` is the reason why it is absent, None where it is present.
+    """
 
     backend: str
     version: str = ""
@@ -44,15 +48,21 @@ class Presence(NamedTuple):
 
 
 class Backend(ABC):
-    """Wrap a library, or code of ours, under one name. Importing its file imports neither torch nor the library."""
+    """Wrap a library, or code of ours, under one name.
 
-    # The only launcher whose ranks it works on; None if any launcher's will do, because they meet in torch's group.
+    Importing its file imports neither torch nor the library.
+    """
+
+    # The only launcher whose ranks it works on; None if any launcher's will do, because they meet
+    # in torch's group.
     launcher: str | None = None
     # Whether its tensors are on GPUs, which ranks can share.
     on_gpus = False
-    # Whether its threads poll all the time, so that it needs ranks of its own, not to disturb the timings of others.
+    # Whether its threads poll all the time, so that it needs ranks of its own, not to disturb the
+    # timings of others.
     busy_polls = False
-    # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of its own.
+    # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of
+    # its own.
     takes_schedules = False
     # Whether gathers and scatters may work in place: input or output is a part of the other.
     takes_overlapping = True
@@ -66,15 +76,24 @@ class Backend(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Return the version of the library. Raises ImportError with the reason where it is absent on this machine."""
+        """Return the version of the library.
+
+        Raises ImportError with the reason where it is absent on this machine.
+        """
 
     @abstractmethod
     def devices(self) -> str:
-        """Return the devices of this machine that it works on, as text; only called where it is present."""
+        """Return the devices of this machine that it works on, as text.
+
+        Only called where it is present.
+        """
 
     @abstractmethod
     def perform(self, call: Call) -> Performed:
-        """Perform the collective; every rank of the group calls it alike. Raises ValueError for one that is missing."""
+        """Perform the collective; every rank of the group calls it alike.
+
+        Raises ValueError for one that is missing.
+        """
 
     def bind(self, call: Call) -> Callable[[], Performed]:
         """Return what performs this call, with what its library needs instead of tensors made before."""
@@ -83,7 +102,8 @@ class Backend(ABC):
     def prepare(self, call: Call) -> AbstractContextManager[Callable[[], None]]:
         """Prepare a persistent call: what performs it on the same tensors as often as it is called, within a ``with``.
 
-        Every rank of the group prepares it alike. Raises ValueError where the library has no persistent collectives.
+        Every rank of the group prepares it alike. Raises ValueError where the library has no
+        persistent collectives.
         """
         del call
         raise ValueError(_not_persistent(self.name))
@@ -99,7 +119,8 @@ class Backend(ABC):
     def unsupported(self, collective: str, op: str, dtype: str) -> str | None:
         """Return in one line what it does not have of this; None where it has everything.
 
-        "avg" is missing also where a library multiplies by 1/p instead of dividing by p: that rounds twice.
+        "avg" is missing also where a library multiplies by 1/p instead of dividing by p: that
+        rounds twice.
 
         >>> backend("mpi").unsupported("gather", "sum", "bfloat16")
         "mpi has no 'bfloat16'; it lacks float16, bfloat16, avg"
@@ -109,7 +130,9 @@ class Backend(ABC):
         return found and f"{self.name} has no {found!r}; it lacks {', '.join(self.missing)}"
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str] | None:
-        """Return the variables that select an algorithm of the library when ranks start; None if it offers no choice.
+        """Return the variables that select an algorithm of the library when ranks start.
+
+        None if it offers no choice.
 
         Raises ValueError for an algorithm that it does not have.
         """
@@ -117,17 +140,25 @@ class Backend(ABC):
         return None
 
     def device(self) -> torch.device:
-        """Return the device of this rank's tensors. Raises RuntimeError if this rank has no such device."""
+        """Return the device of this rank's tensors.
+
+        Raises RuntimeError if this rank has no such device.
+        """
         import torch
 
         return torch.device("cpu")
 
     def group(self) -> dist.ProcessGroup | None:
-        """Return the process group of all ranks that it works in; None for torch's default group."""
+        """Return the process group of all ranks that it works in.
+
+        None for torch's default group.
+        """
         return None
 
     def predict(self, call: Call) -> float | None:
-        """Return the seconds that the library itself predicts for a call that was performed before; None without them.
+        """Return the seconds that the library itself predicts for a call that was performed before.
+
+        None without them.
 
         Every rank of the group calls it alike. Nothing is sent.
         """
@@ -139,7 +170,10 @@ class Backend(ABC):
         return {}
 
     def flush(self) -> None:  # noqa: B027  nothing, for most libraries
-        """Send what is still pending; every rank calls it after a collective, outside of the measured time."""
+        """Send what is still pending.
+
+        Every rank calls it after a collective, outside of the measured time.
+        """
 
     def close(self) -> None:  # noqa: B027  nothing, for most libraries
         """Release what `perform` has made for all calls; every rank calls it after the last one."""
@@ -147,7 +181,10 @@ class Backend(ABC):
 
 @cache
 def backend(name: str) -> Backend:
-    """Return the back end of a name. Raises ValueError for an unknown one; an absent library raises when it is used."""
+    """Return the back end of a name.
+
+    Raises ValueError for an unknown one; an absent library raises when it is used.
+    """
     if name not in BACKENDS:
         raise ValueError(unknown("backend", name, BACKENDS))
     module, _, attribute = BACKENDS[name].partition(":")
@@ -180,7 +217,9 @@ def named(typed: str) -> tuple[str, str]:
 
 
 def variables_for(typed: str, collective: str) -> dict[str, str]:
-    """Return the variables to set before the ranks of this algorithm start. Raises ValueError for an unknown one.
+    """Return the variables to set before the ranks of this algorithm start.
+
+    Raises ValueError for an unknown one.
 
     >>> variables_for("nccl:Tree/Simple", "all_reduce")
     {'NCCL_ALGO': 'Tree', 'NCCL_PROTO': 'Simple'}
@@ -191,8 +230,12 @@ def variables_for(typed: str, collective: str) -> dict[str, str]:
         return {}
     chosen = one.variables(algorithm, collective)
     if chosen is None:
-        offer = sorted(each for each in BACKENDS if type(backend(each)).variables is not Backend.variables)
-        raise ValueError(f"{name} has no algorithms to choose from, so not {typed!r}; {' and '.join(offer)} have")
+        offer = sorted(
+            each for each in BACKENDS if type(backend(each)).variables is not Backend.variables
+        )
+        raise ValueError(
+            f"{name} has no algorithms to choose from, so not {typed!r}; {' and '.join(offer)} have"
+        )
     return chosen
 
 

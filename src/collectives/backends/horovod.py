@@ -1,8 +1,10 @@
-"""Horovod's collectives, on ranks that horovodrun started or that meet in torch's group; it has five of the eight.
+"""Horovod's collectives, on ranks that horovodrun started or that meet in torch's group.
 
-Each call has a name, the same on every rank and from one call to the next: only then does Horovod recognise a tensor
-that it has agreed on before, as it does in training. Where Horovod does not work in place it returns a new tensor, and
-a copy into the caller's is part of the time.
+It has five of the eight.
+
+Each call has a name, the same on every rank and from one call to the next: only then does Horovod
+recognise a tensor that it has agreed on before, as it does in training. Where Horovod does not work
+in place it returns a new tensor, and a copy into the caller's is part of the time.
 """
 
 import atexit
@@ -38,7 +40,10 @@ class Horovod(Backend):
         return f"{os.cpu_count()} CPU cores"
 
     def perform(self, call: Call) -> Performed:
-        """Perform the collective by Horovod's function of that name. Raises ValueError for one that is missing."""
+        """Perform the collective by Horovod's function of that name.
+
+        Raises ValueError for one that is missing.
+        """
         _perform(started(), call)
         return Performed(call.algorithm)
 
@@ -59,7 +64,9 @@ def _perform(hvd: Any, call: Call) -> None:
         case "all_gather":
             call.flat_output().copy_(hvd.allgather(call.flat_input(), name=name))
         case "reduce_scatter":
-            call.flat_output().copy_(hvd.reducescatter(call.flat_input(), op=_op(hvd, call.op), name=name))
+            call.flat_output().copy_(
+                hvd.reducescatter(call.flat_input(), op=_op(hvd, call.op), name=name)
+            )
         case "all_to_all":
             call.flat_output().copy_(_all_to_all(hvd, call, name))
         case _:
@@ -78,7 +85,10 @@ def started() -> Any:
 
 
 def _meet() -> dict[str, str]:
-    """Return what horovodrun would set. Rank 0 keeps the meeting point, where torch's ranks become Horovod's."""
+    """Return what horovodrun would set.
+
+    Rank 0 keeps the meeting point, where torch's ranks become Horovod's.
+    """
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousServer
@@ -87,7 +97,9 @@ def _meet() -> dict[str, str]:
     from collectives.engine.handshake import all_gather_bytes
 
     names = [name.decode() for name in all_gather_bytes(socket.gethostname().encode())]
-    plan = get_host_assignments([HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names))
+    plan = get_host_assignments(
+        [HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names)
+    )
     where = b""
     if dist.get_rank() == 0:
         server = RendezvousServer()
@@ -96,11 +108,20 @@ def _meet() -> dict[str, str]:
         atexit.register(server.stop)
     host, port = all_gather_bytes(where)[0].decode().split()
     run = create_run_env_vars(host, [os.environ["GLOO_SOCKET_IFNAME"]], int(port))
-    return {name: str(value) for name, value in (run | create_slot_env_vars(plan[dist.get_rank()])).items()}
+    return {
+        name: str(value)
+        for name, value in (run | create_slot_env_vars(plan[dist.get_rank()])).items()
+    }
 
 
 def _op(hvd: Any, op: Any) -> Any:
-    ops = {"SUM": hvd.Sum, "AVG": hvd.Average, "PRODUCT": hvd.Product, "MAX": hvd.Max, "MIN": hvd.Min}
+    ops = {
+        "SUM": hvd.Sum,
+        "AVG": hvd.Average,
+        "PRODUCT": hvd.Product,
+        "MAX": hvd.Max,
+        "MIN": hvd.Min,
+    }
     if op is None or op.name not in ops:
         raise ValueError(f"op: got {op}, expected SUM, AVG, PRODUCT, MAX or MIN")
     return ops[op.name]
@@ -111,5 +132,7 @@ def _all_to_all(hvd: Any, call: Call, name: str) -> Any:
         return hvd.alltoall(call.flat_input(), name=name)
     import torch
 
-    received, _ = hvd.alltoall(call.flat_input(), splits=torch.tensor(call.splits[0], dtype=torch.int32), name=name)
+    received, _ = hvd.alltoall(
+        call.flat_input(), splits=torch.tensor(call.splits[0], dtype=torch.int32), name=name
+    )
     return received

@@ -1,4 +1,7 @@
-"""MPI's collectives through mpi4py, on ranks that mpirun started and on CPU tensors; it has all eight."""
+"""MPI's collectives through mpi4py, on ranks that mpirun started and on CPU tensors.
+
+It has all eight.
+"""
 
 import os
 import time
@@ -18,7 +21,10 @@ POLL_SECONDS = 0.001
 
 
 class Mpi(Backend):
-    """Perform MPI's collectives. The library picks the algorithm, or Open MPI's all-reduce one by name (`open_mpi`)."""
+    """Perform MPI's collectives.
+
+    The library picks the algorithm, or Open MPI's all-reduce one by name (`open_mpi`).
+    """
 
     launcher = "mpirun"
     takes_overlapping = False  # MPI forbids it but by MPI_IN_PLACE
@@ -26,7 +32,10 @@ class Mpi(Backend):
     missing = ("float16", "bfloat16", "avg")
 
     def version(self) -> str:
-        """Return the versions of mpi4py and of mpirun. Raises ImportError where one of them is absent."""
+        """Return the versions of mpi4py and of mpirun.
+
+        Raises ImportError where one of them is absent.
+        """
         need_mpirun()
         try:
             return f"mpi4py {metadata.version('mpi4py')}, {mpirun_version()}"
@@ -82,9 +91,10 @@ class Mpi(Backend):
     def flush(self) -> None:
         """Wait until every rank has what this one has sent; all ranks call it, after a collective.
 
-        Open MPI may return while data still wait here for room in a socket, and it progresses only inside MPI calls: a
-        rank that then blocks elsewhere can deadlock its peers. A barrier flushes them: no rank leaves it before all are
-        in it. The barrier's own messages are in the same danger only while they connect, the first time.
+        Open MPI may return while data still wait here for room in a socket, and it progresses only
+        inside MPI calls: a rank that then blocks elsewhere can deadlock its peers. A barrier
+        flushes them: no rank leaves it before all are in it. The barrier's own messages are in the
+        same danger only while they connect, the first time.
         """
         _connected()
         _meet()
@@ -99,7 +109,11 @@ def _function(mpi: Any, call: Call) -> tuple[Any, str, tuple[Any, ...]]:
     match call.collective:
         case "all_reduce":
             chosen = world if call.algorithm in ITS_OWN else communicator(mpi, call.algorithm)
-            return chosen, "Allreduce", (mpi.IN_PLACE, call.flat_output().numpy(), _op(mpi, call.op))
+            return (
+                chosen,
+                "Allreduce",
+                (mpi.IN_PLACE, call.flat_output().numpy(), _op(mpi, call.op)),
+            )
         case "broadcast":
             return world, "Bcast", (call.flat_output().numpy(), root)
         case "reduce":
@@ -121,7 +135,10 @@ def _function(mpi: Any, call: Call) -> tuple[Any, str, tuple[Any, ...]]:
             return world, "Alltoall", (call.flat_input().numpy(), call.flat_output().numpy())
         case "all_to_all":
             sent, received = call.splits or ((), ())
-            arguments = [call.flat_input().numpy(), list(sent)], [call.flat_output().numpy(), list(received)]
+            arguments = (
+                [call.flat_input().numpy(), list(sent)],
+                [call.flat_output().numpy(), list(received)],
+            )
             return world, "Alltoallv", arguments
         case _:
             raise ValueError(f"mpi does not perform {call.collective!r}")

@@ -21,15 +21,17 @@ BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync
 def device() -> torch.device:
     """Return this rank's GPU, now the current one: the only visible one, else the one with its number on its machine.
 
-    Raises RuntimeError if there is none. Where two ranks see one and the same GPU only, NCCL itself refuses it, unless
-    the launcher has them share it.
+    Raises RuntimeError if there is none. Where two ranks see one and the same GPU only, NCCL itself
+    refuses it, unless the launcher has them share it.
     """
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if count == 1:
         local = 0  # a scheduler may show each task a GPU of its own, which every task calls 0
     if local >= count:
         found = f"this is rank {local} of its machine, which has {count}"
-        raise RuntimeError(f"NCCL needs a GPU for each rank: {found}; with --share-gpus ranks share them")
+        raise RuntimeError(
+            f"NCCL needs a GPU for each rank: {found}; with --share-gpus ranks share them"
+        )
     if gpus.VARIABLE in os.environ:
         _wait_without_spinning()
     torch.cuda.set_device(local)
@@ -41,11 +43,16 @@ def _wait_without_spinning() -> None:
     """Have this process sleep while it waits for its GPU: CUDA has to know before it makes its context."""
     runtime = _loaded("libcudart")
     if runtime is None or runtime.cudaSetDeviceFlags(BLOCKING_SYNC):
-        warnings.warn("CUDA spins while it waits: cudaSetDeviceFlags failed", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            "CUDA spins while it waits: cudaSetDeviceFlags failed", RuntimeWarning, stacklevel=2
+        )
 
 
 def _loaded(name: str) -> ctypes.CDLL | None:
-    """Return a library that this process has loaded, whose file may have a hash in its name; None without it."""
+    """Return a library that this process has loaded, whose file may have a hash in its name.
+
+    None without it.
+    """
     is_library = re.compile(rf"{name}(-[0-9a-f]+)?\.so[.\d]*").fullmatch
     lines = MAPS.read_text().splitlines() if MAPS.exists() else []
     paths = [line.split(maxsplit=5)[-1] for line in lines if "/" in line]
@@ -54,7 +61,10 @@ def _loaded(name: str) -> ctypes.CDLL | None:
 
 @cache
 def group() -> dist.ProcessGroup:
-    """Return the process group of all ranks over NCCL; made once, by all of them. Raises RuntimeError without a GPU."""
+    """Return the process group of all ranks over NCCL; made once, by all of them.
+
+    Raises RuntimeError without a GPU.
+    """
     device()
     made = dist.new_group(backend="nccl")
     if not isinstance(made, dist.ProcessGroup):
@@ -65,9 +75,10 @@ def group() -> dist.ProcessGroup:
 def predict(act: Callable[[], None]) -> float | None:
     """Return the seconds that NCCL predicts for the collective of ``act`` in the group, by ncclGroupSimulateEnd.
 
-    They are those of the link itself where a topology file describes it some times as fast. None where torch or NCCL
-    has no prediction. Nothing is sent. The group must have made a call before, which makes its communicator, and every
-    rank calls this alike, because NCCL may connect the ranks for its choice.
+    They are those of the link itself where a topology file describes it some times as fast. None
+    where torch or NCCL has no prediction. Nothing is sent. The group must have made a call before,
+    which makes its communicator, and every rank calls this alike, because NCCL may connect the
+    ranks for its choice.
     """
     backend: Any = group()._get_backend(torch.device("cuda"))
     if not getattr(backend, "supports_time_estimate", False):
@@ -88,14 +99,19 @@ def close() -> None:
 
 
 def driver() -> str:
-    """Return the version of NVIDIA's driver, such as 580.95.05, as its module says it; "unknown" without one."""
+    """Return the version of NVIDIA's driver, such as 580.95.05, as its module says it.
+
+    "unknown" without one.
+    """
     said = Path("/proc/driver/nvidia/version")
     found = re.search(r"\d+\.\d+(\.\d+)?", said.read_text()) if said.exists() else None
     return found[0] if found else "unknown"
 
 
 def version() -> str:
-    """Return the version of the NCCL that this process has loaded, such as 2.27.3; torch's own where none is a file.
+    """Return the version of the NCCL that this process has loaded, such as 2.27.3.
+
+    Torch's own where none is a file.
 
     With LD_PRELOAD torch still reports the version that it was built with.
     """

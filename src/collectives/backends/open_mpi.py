@@ -1,10 +1,11 @@
 """Open MPI's own all-reduces: a communicator for each, made while the library's parameters name that algorithm.
 
-The parameters are those of its component "tuned" (ompi_info --param coll tuned --level 9). A communicator keeps what
-they are when it is made. So one and the same launch can take every algorithm, and COMM_WORLD what the library chooses.
+The parameters are those of its component "tuned" (ompi_info --param coll tuned --level 9). A
+communicator keeps what they are when it is made. So one and the same launch can take every
+algorithm, and COMM_WORLD what the library chooses.
 
-Where a buffer has fewer elements than there are ranks, ring does what recursive_doubling does, and rabenseifner what
-basic_linear does (Open MPI 5, coll_base_allreduce.c).
+Where a buffer has fewer elements than there are ranks, ring does what recursive_doubling does, and
+rabenseifner what basic_linear does (Open MPI 5, coll_base_allreduce.c).
 """
 
 import ctypes
@@ -14,7 +15,14 @@ from functools import cache
 from typing import Any
 
 # As Open MPI names and numbers them itself, from 1 (ompi_info --param coll tuned --level 9).
-ALGORITHMS = ("basic_linear", "nonoverlapping", "recursive_doubling", "ring", "segmented_ring", "rabenseifner")
+ALGORITHMS = (
+    "basic_linear",
+    "nonoverlapping",
+    "recursive_doubling",
+    "ring",
+    "segmented_ring",
+    "rabenseifner",
+)
 
 
 def number(algorithm: str) -> int:
@@ -30,12 +38,15 @@ def number(algorithm: str) -> int:
 
 @cache
 def communicator(mpi: Any, algorithm: str) -> Any:
-    """Return a communicator of all ranks whose all-reduce takes this algorithm; they ask for it all at the same time.
+    """Return a communicator of all ranks whose all-reduce takes this algorithm.
+
+    They ask for it all at the same time.
 
     Raises ValueError for an unknown algorithm, and RuntimeError where the library is not Open MPI.
     """
     wanted = {
-        "coll_tuned_priority": 100,  # these are the algorithms of "tuned": no other component may come first
+        # These are the algorithms of "tuned": no other component may come first.
+        "coll_tuned_priority": 100,
         "coll_tuned_use_dynamic_rules": 1,
         "coll_tuned_allreduce_algorithm": number(algorithm),
     }
@@ -61,14 +72,26 @@ def exchange(library: ctypes.CDLL, name: str, value: int) -> int:
     index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
     before, after = ctypes.c_int(), ctypes.c_int(value)
     _call(library, "MPI_T_cvar_get_index", name.encode(), ctypes.byref(index), what=name)
-    _call(library, "MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count), what=name)
+    _call(
+        library,
+        "MPI_T_cvar_handle_alloc",
+        index,
+        None,
+        ctypes.byref(handle),
+        ctypes.byref(count),
+        what=name,
+    )
     _call(library, "MPI_T_cvar_read", handle, ctypes.byref(before), what=name)
     _call(library, "MPI_T_cvar_write", handle, ctypes.byref(after), what=name)
     _call(library, "MPI_T_cvar_handle_free", ctypes.byref(handle), what=name)
     return before.value
 
 
-def _call(library: ctypes.CDLL, function: str, *arguments: Any, what: str = "its parameters") -> None:
+def _call(
+    library: ctypes.CDLL, function: str, *arguments: Any, what: str = "its parameters"
+) -> None:
     """Call a function of MPI's tool interface, which mpi4py has not."""
     if error := getattr(library, function)(*arguments):
-        raise RuntimeError(f"this MPI does not let {what} be set, as Open MPI does: {function} returned {error}")
+        raise RuntimeError(
+            f"this MPI does not let {what} be set, as Open MPI does: {function} returned {error}"
+        )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
-# NCCL's, for NCCL_ALGO and NCCL_PROTO. Which of them a collective has depends on NCCL's version and the machine.
+# NCCL's, for NCCL_ALGO and NCCL_PROTO. Which of them a collective has depends on NCCL's version and
+# the machine.
 NCCL_ALGORITHMS = ("Ring", "Tree", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT")
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 
@@ -43,7 +44,10 @@ class OnGpus(OnCpus):
     on_gpus = True
 
     def version(self) -> str:
-        """Return NCCL's and torch's version. Raises ImportError without a GPU, or if torch is built without CUDA."""
+        """Return NCCL's and torch's version.
+
+        Raises ImportError without a GPU, or if torch is built without CUDA.
+        """
         name = super().version()
         import torch
 
@@ -80,7 +84,12 @@ class OnGpus(OnCpus):
         from collectives.backends import nccl
 
         gpu = torch.cuda.get_device_properties(nccl.device())
-        return {"gpu": gpu.name, "gpu_uuid": str(gpu.uuid), "driver": nccl.driver(), "nccl": nccl.version()}
+        return {
+            "gpu": gpu.name,
+            "gpu_uuid": str(gpu.uuid),
+            "driver": nccl.driver(),
+            "nccl": nccl.version(),
+        }
 
     def close(self) -> None:
         """Destroy the NCCL group."""
@@ -95,16 +104,25 @@ class Gloo(OnCpus):
     missing = ("avg",)
 
     def perform(self, call: Call) -> Performed:
-        """Perform the collective by torch's function of that name; the library picks the algorithm."""
+        """Perform the collective by torch's function of that name.
+
+        The library picks the algorithm.
+        """
         _perform(call)
         return Performed(call.algorithm)
 
 
 class Nccl(OnGpus, Gloo):
-    """Perform NCCL's collectives. NCCL reads its algorithm from variables when ranks start, so each needs a launch."""
+    """Perform NCCL's collectives.
+
+    NCCL reads its algorithm from variables when ranks start, so each needs a launch.
+    """
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str]:
-        """Return NCCL_ALGO and NCCL_PROTO. Raises ValueError for an algorithm that NCCL does not have."""
+        """Return NCCL_ALGO and NCCL_PROTO.
+
+        Raises ValueError for an algorithm that NCCL does not have.
+        """
         del collective  # which algorithms one has depends on NCCL's version
         shape, _, protocol = algorithm.partition("/")
         if shape not in NCCL_ALGORITHMS or protocol not in ("", *NCCL_PROTOCOLS):
@@ -115,7 +133,10 @@ class Nccl(OnGpus, Gloo):
         return {"NCCL_ALGO": shape} | ({"NCCL_PROTO": protocol} if protocol else {})
 
     def predict(self, call: Call) -> float | None:
-        """Return the seconds of NCCL's cost model; None for what it makes of sends and receives, as an all-to-all."""
+        """Return the seconds of NCCL's cost model.
+
+        None for what it makes of sends and receives, as an all-to-all.
+        """
         from collectives.backends import nccl
 
         return nccl.predict(lambda: _perform(call))
@@ -136,9 +157,13 @@ def _perform(call: Call) -> None:
         case "reduce":
             dist.reduce(call.any_tensor(), op=call.op, group=group, group_dst=call.root)
         case "scatter":
-            dist.scatter(call.flat_output(), _parts(call.input, group), group=group, group_src=call.root)
+            dist.scatter(
+                call.flat_output(), _parts(call.input, group), group=group, group_src=call.root
+            )
         case "gather":
-            dist.gather(call.flat_input(), _parts(call.output, group), group=group, group_dst=call.root)
+            dist.gather(
+                call.flat_input(), _parts(call.output, group), group=group, group_dst=call.root
+            )
         case "all_gather":
             dist.all_gather_into_tensor(call.output, call.input, group=group)
         case "reduce_scatter":
@@ -150,8 +175,14 @@ def _perform(call: Call) -> None:
             raise ValueError(f"torch_native does not perform {call.collective!r}")
 
 
-def _parts(whole: torch.Tensor | None, group: dist.ProcessGroup | None) -> list[torch.Tensor] | None:
+def _parts(
+    whole: torch.Tensor | None, group: dist.ProcessGroup | None
+) -> list[torch.Tensor] | None:
     """Return the ranks' parts of a tensor, as views of it, which scatter and gather take as lists."""
     from torch import distributed as dist
 
-    return None if whole is None else list(whole.view(-1).view(dist.get_world_size(group), -1).unbind())
+    return (
+        None
+        if whole is None
+        else list(whole.view(-1).view(dist.get_world_size(group), -1).unbind())
+    )

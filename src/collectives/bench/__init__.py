@@ -7,7 +7,16 @@ import psutil  # type: ignore[import-untyped]
 
 from collectives import units
 from collectives.backends import backend, named, need
-from collectives.bench.settings import DTYPES, OPS, OURS, Row, Settings, group_by_launch, shares_gpus, where_for
+from collectives.bench.settings import (
+    DTYPES,
+    OPS,
+    OURS,
+    Row,
+    Settings,
+    group_by_launch,
+    shares_gpus,
+    where_for,
+)
 from collectives.launch import gpus, launch
 from collectives.launch.where import parse_where
 from collectives.units import format_bytes
@@ -28,20 +37,30 @@ __all__ = [
 def check_here(wanted: Sequence[Settings]) -> None:
     """Raise ImportError, with the reason, if a back end is absent whose ranks would be on this machine.
 
-    Raises ValueError if this machine has too few GPUs, too few cores for ranks that share GPUs, or less memory than
-    these ranks need at least.
+    Raises ValueError if this machine has too few GPUs, too few cores for ranks that share GPUs, or
+    less memory than these ranks need at least.
     """
     for settings in wanted:
-        here = [name for name in dict(map(named, settings.backends)) if runs_here(settings.where, name)]
+        here = [
+            name for name in dict(map(named, settings.backends)) if runs_here(settings.where, name)
+        ]
         for name in here:
             need(name)
             if shares_gpus(name, settings):
                 gpus.need(settings.ranks)
             elif backend(name).on_gpus:
                 _need_gpu_each(name, settings.ranks)
-        # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
-        buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
-        needed, memory = settings.ranks * (units.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
+        # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made
+        # from.
+        buffers = (
+            0
+            if settings.collective in ("scatter", "gather")
+            else 4 * max(settings.bytes, default=0)
+        )
+        needed, memory = (
+            settings.ranks * (units.BYTES_OF_A_RANK + buffers),
+            psutil.virtual_memory().total,
+        )
         if here and needed > memory:
             raise ValueError(
                 f"memory for {settings.ranks} ranks and their buffers on this machine: "
@@ -53,7 +72,9 @@ def _need_gpu_each(name: str, ranks: int) -> None:
     import torch
 
     if ranks > (count := torch.cuda.device_count()):
-        raise ValueError(f"GPUs for {name} on {ranks} ranks: got {count}, expected {ranks}, or --share-gpus")
+        raise ValueError(
+            f"GPUs for {name} on {ranks} ranks: got {count}, expected {ranks}, or --share-gpus"
+        )
 
 
 def runs_here(where: str, name: str) -> bool:
@@ -68,12 +89,15 @@ class Measurement(NamedTuple):
     environment: list[Row]
 
 
-def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
+def bench(
+    wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _: None
+) -> Measurement:
     """Launch ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
-    Settings are measured in the launches of `group_by_launch`, one after the other, and the back ends of a launch in
-    turn. Raises what `check_here` does before the first one. Events on the way: ``{"rows": […]}`` of
-    each size, ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
+    Settings are measured in the launches of `group_by_launch`, one after the other, and the back
+    ends of a launch in turn. Raises what `check_here` does before the first one. Events on the way:
+    ``{"rows": […]}`` of each size, ``{"environment": […]}`` and ``{"done": rounds, "of": rounds,
+    "where": …, "collective": …}``.
     """
     check_here(wanted)
     measured = Measurement([], [])
@@ -90,5 +114,7 @@ def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _
             share_gpus=shares_gpus(named(first.backends[0])[0], first),
         )
         measured.rows.extend(row for event in events for row in event.get("rows", []))
-        measured.environment.extend(next(event["environment"] for event in events if "environment" in event))
+        measured.environment.extend(
+            next(event["environment"] for event in events if "environment" in event)
+        )
     return measured

@@ -34,7 +34,9 @@ def save(machine: Machine, path: Path) -> None:
     replace(path, lambda partial: partial.write_text(text(machine), encoding="utf8"))
 
 
-def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, timeout: float) -> list[Row]:
+def measured(
+    where: str, ranks: int, sizes: Sequence[int], repetitions: int, timeout: float
+) -> list[Row]:
     """Return the medians for messages of each size between the first and the last of ``ranks`` ranks (`run`)."""
     settings = {"bytes": list(sizes), "repetitions": repetitions}
     events = launch("collectives.bench.calibration", settings, ranks, where=where, timeout=timeout)
@@ -44,8 +46,9 @@ def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, tim
 def link(rows: Sequence[Row]) -> Link:
     """Fit a link to messages; the relative errors of all sizes have the same weight.
 
-    A message alone takes latency + overhead + bytes / rate. In a burst each takes all but the latency; the overhead is
-    found from the smaller half of the sizes. Raises ValueError for fewer than two sizes.
+    A message alone takes latency + overhead + bytes / rate. In a burst each takes all but the
+    latency; the overhead is found from the smaller half of the sizes. Raises ValueError for fewer
+    than two sizes.
 
     >>> rows = [{"bytes": m, "one_way": 7e-6 + m / 1e9, "each": 2e-6 + m / 1e9} for m in (8, 1000, 100_000)]
     >>> fitted = link(rows)
@@ -59,34 +62,53 @@ def link(rows: Sequence[Row]) -> Link:
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     each, one_way = (np.array([row[name] for row in rows]) for name in ("each", "one_way"))
     beta, small = _line(sizes, one_way)[1], slice(1 + len(sizes) // 2)
-    alpha, overhead = (max(0.0, float(np.median((seconds - beta * sizes)[small]))) for seconds in (one_way, each))
+    alpha, overhead = (
+        max(0.0, float(np.median((seconds - beta * sizes)[small]))) for seconds in (one_way, each)
+    )
     overhead = min(overhead, alpha)
     return Link(latency=alpha - overhead, overhead=overhead, rate=1 / beta)
 
 
 def _line(sizes: Any, seconds: Any) -> tuple[float, float]:
-    """Return start and slope of the line with the least relative errors; a start below zero becomes zero."""
-    start, slope = np.linalg.lstsq(np.stack([1 / seconds, sizes / seconds], axis=1), np.ones_like(sizes), rcond=None)[0]
+    """Return start and slope of the line with the least relative errors.
+
+    A start below zero becomes zero.
+    """
+    start, slope = np.linalg.lstsq(
+        np.stack([1 / seconds, sizes / seconds], axis=1), np.ones_like(sizes), rcond=None
+    )[0]
     if start < 0:
         start, slope = 0.0, float(np.sum(sizes / seconds) / np.sum((sizes / seconds) ** 2))
     return float(start), float(max(slope, 1e-15))
 
 
 def machine_of(rows: Sequence[Row], name: str, where: str) -> Machine:
-    """Make a machine of one rank a node, joined by the fitted link; its source says where it was measured."""
+    """Make a machine of one rank a node, joined by the fitted link.
+
+    Its source says where it was measured.
+    """
     here = record()
     on = f"{here['processor']}, {here['usable_cores']} cores, {here['system']}"
     source = f"messages between two ranks ({where}; {on})"
     fitted = link(rows)
     # A tenth of a nanosecond and six digits of the rate are more than any measurement knows.
-    latency, overhead, rate = round(fitted.latency, 10), round(fitted.overhead, 10), float(f"{fitted.rate:.6g}")
-    return Machine(name=name, source=source, network=Link(latency=latency, overhead=overhead, rate=rate))
+    latency, overhead, rate = (
+        round(fitted.latency, 10),
+        round(fitted.overhead, 10),
+        float(f"{fitted.rate:.6g}"),
+    )
+    return Machine(
+        name=name, source=source, network=Link(latency=latency, overhead=overhead, rate=rate)
+    )
 
 
 def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
     """Return the rows with the seconds one way by the fit, and the share by which the fit is off."""
     fits = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
-    return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, fits, strict=True)]
+    return [
+        row | {"fit": fit, "off": fit / row["one_way"] - 1}
+        for row, fit in zip(rows, fits, strict=True)
+    ]
 
 
 def trust(rows: Sequence[Row]) -> str:
@@ -113,10 +135,12 @@ def trust(rows: Sequence[Row]) -> str:
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure every size in turn, again and again; rank 0 reports the medians of the first and the last rank.
+    """Measure every size in turn, again and again.
 
-    ``one_way`` is half the time of a message there and back; ``each`` is by how much longer a burst takes for each
-    message more. Seconds. Messages are those that our own back end sends.
+    Rank 0 reports the medians of the first and the last rank.
+
+    ``one_way`` is half the time of a message there and back; ``each`` is by how much longer a burst
+    takes for each message more. Seconds. Messages are those that our own back end sends.
     """
     import torch
     from torch import distributed as dist
@@ -127,12 +151,15 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     sizes, repetitions = settings["bytes"], settings["repetitions"]
     joined: Any = communicator(dist.group.WORLD).transport()  # type: ignore[arg-type]
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    there, single, burst = (torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3))
+    there, single, burst = (
+        torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3)
+    )
     for i in range(-2, repetitions):  # two rounds to warm up
         for nth, nbytes in enumerate(sizes):
             dist.barrier()
             if rank in (0, last):
-                # There and back; one message, and a burst of them, to the last rank and a byte back when all are in.
+                # There and back; one message, and a burst of them, to the last rank and a byte back
+                # when all are in.
                 asked = (1, nbytes), (1, 1), (BURST, 1)
                 seconds = [_exchange(joined, nbytes, count, answer) for count, answer in asked]
                 for times, measured in zip((there, single, burst), seconds, strict=True):
@@ -140,13 +167,24 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     each = (burst - single) / (BURST - 1)
     one_way = (there.median(dim=0).values / 2).tolist()
     columns = zip(sizes, one_way, each.median(dim=0).values.tolist(), strict=True)
-    report({"rows": [{"bytes": nbytes, "one_way": trip, "each": more} for nbytes, trip, more in columns]})
+    report(
+        {
+            "rows": [
+                {"bytes": nbytes, "one_way": trip, "each": more} for nbytes, trip, more in columns
+            ]
+        }
+    )
 
 
 def _exchange(joined: Tcp, nbytes: int, count: int, answer: int) -> float:
-    """Return the first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
+    """Return the first rank's seconds from its first message until the answer is in.
+
+    The last rank's are of no use.
+    """
     from collectives.engine.probe import Pair
 
     asks = joined.mesh.rank == 0
     with joined.mesh.begin():
-        return Pair(joined, joined.mesh.size - 1 if asks else 0, asks).seconds(1, count, nbytes, answer)
+        return Pair(joined, joined.mesh.size - 1 if asks else 0, asks).seconds(
+            1, count, nbytes, answer
+        )

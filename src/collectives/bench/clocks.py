@@ -1,7 +1,7 @@
 """The clocks of a measurement: the seconds of one call on this rank, or of many calls in a row.
 
-All ranks meet before a call, and the clock says how: by our own messages, at a moment on the clock that ranks of one
-machine share, or on the GPUs themselves.
+All ranks meet before a call, and the clock says how: by our own messages, at a moment on the clock
+that ranks of one machine share, or on the GPUs themselves.
 """
 
 import time
@@ -53,9 +53,9 @@ def back_to_back(act: Callable[[], Any], one: Backend, calls: int) -> list[float
 def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
     """Return the seconds of a call from when all ranks have met by our own messages.
 
-    4 ranks on 2 cores leave a barrier of gloo's a millisecond apart. Ranks meet again after the call, because one that
-    went on would check its sum on a core that another needs to finish; only after `flush`, without which Open MPI's
-    last messages may wait until this rank calls MPI again.
+    4 ranks on 2 cores leave a barrier of gloo's a millisecond apart. Ranks meet again after the
+    call, because one that went on would check its sum on a core that another needs to finish; only
+    after `flush`, without which Open MPI's last messages may wait until this rank calls MPI again.
     """
     _latest(0.0)
     start = time.perf_counter()
@@ -69,8 +69,9 @@ def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
 def _on_the_common_clock(act: Callable[[], None], one: Backend, _: str) -> float:
     """Return the seconds of a call from a moment that all ranks have agreed on before it came.
 
-    For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart: after a ring
-    one hop. A GPU is idle when the moment comes, and has finished the call when the time ends.
+    For ranks on one machine, which share its clock, and links so slow that they leave a barrier far
+    apart: after a ring one hop. A GPU is idle when the moment comes, and has finished the call when
+    the time ends.
     """
     _finish(one)
     start = _latest(time.monotonic()) + 3 * _trip()
@@ -104,16 +105,19 @@ def _trip() -> float:
 def _latest(moment: float) -> float:
     """Return the largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
     number = torch.tensor([moment], dtype=torch.float64)
-    backend("p2p").perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
+    backend("p2p").perform(
+        Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling")
+    )
     return number.item()
 
 
 def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend, collective: str) -> float:
     """Return the seconds from when all ranks' GPUs are ready until this rank's GPU has finished the call.
 
-    Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has arrived, so the time
-    has no skew of the hosts, and most of a launch is hidden behind it. Ranks still begin up to a hop apart, because a
-    ring's or tree's last messages arrive one after the other: too far on emulated hosts.
+    Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has
+    arrived, so the time has no skew of the hosts, and most of a launch is hidden behind it. Ranks
+    still begin up to a hop apart, because a ring's or tree's last messages arrive one after the
+    other: too far on emulated hosts.
     """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     met = torch.zeros(dist.get_world_size(), device=one.device())

@@ -1,11 +1,12 @@
 """Two runs beside each other: the ratio of their medians at every point that both have, with its interval.
 
-A point is a collective, a number of ranks, a back end, an algorithm as it was asked for, and a size. Each median has an
-interval from order statistics (`collectives.statistics`), and the ratio's goes from the least to the most that two such
-intervals allow. If both hold with 95%, both together hold with at least 90%. Two medians differ where their intervals
-do not overlap, that is, where the ratio's interval does not contain 1. T. Hoefler and R. Belli compare times without a
-known distribution so ("Scientific Benchmarking of Parallel Computing Systems", SC 2015). An interval shows the spread
-within one launch, and not the spread between launches.
+A point is a collective, a number of ranks, a back end, an algorithm as it was asked for, and a
+size. Each median has an interval from order statistics (`collectives.statistics`), and the ratio's
+goes from the least to the most that two such intervals allow. If both hold with 95%, both together
+hold with at least 90%. Two medians differ where their intervals do not overlap, that is, where the
+ratio's interval does not contain 1. T. Hoefler and R. Belli compare times without a known
+distribution so ("Scientific Benchmarking of Parallel Computing Systems", SC 2015). An interval
+shows the spread within one launch, and not the spread between launches.
 """
 
 from collections import Counter, defaultdict
@@ -21,26 +22,49 @@ from collectives.units import duration, format_bytes, many
 
 POINT = ("collective", "ranks", "backend", "algorithm", "bytes")
 
-# Settings that belong to a point if a run has the same one in two ways. Otherwise `differences` names them.
-SETTINGS = ("experiment", "where", "dtype", "op", "in_place", "timing", "persistent", "slow_host", "factor")
+# Settings that belong to a point if a run has the same one in two ways. Otherwise `differences`
+# names them.
+SETTINGS = (
+    "experiment",
+    "where",
+    "dtype",
+    "op",
+    "in_place",
+    "timing",
+    "persistent",
+    "slow_host",
+    "factor",
+)
 
 # What else may differ between runs, and changes their times.
 PERFORMED = ("transport", "executor", "device")
 
 # What a record has, but the table shows, or rows have.
-SHOWN = {*SETTINGS, *PERFORMED, "collective", "ranks", "backends", "algorithms", "bytes", "repetitions"}
+SHOWN = {
+    *SETTINGS,
+    *PERFORMED,
+    "collective",
+    "ranks",
+    "backends",
+    "algorithms",
+    "bytes",
+    "repetitions",
+}
 SHOWN |= {"timeout", "rank", "host", "set"}
 
 WIDTH = 80
 
 
-def compare(first: Sequence[Row], second: Sequence[Row], names: tuple[str, str] = ("A", "B")) -> list[Row]:
+def compare(
+    first: Sequence[Row], second: Sequence[Row], names: tuple[str, str] = ("A", "B")
+) -> list[Row]:
     """Return a row for each point of either run: both times, their ratio, its interval, and in words the result.
 
-    ``ratio`` is the second run's median over the first's, from ``low`` to ``high``; it is None where one run has no
-    time. ``result`` then says why: "only in A", "failed in B" or "wrong in B". Otherwise it is "slower" or "faster",
-    which the second run is, "no difference" where the intervals overlap, or "too few samples" below five. Raises
-    ValueError if a run has two rows of one point.
+    ``ratio`` is the second run's median over the first's, from ``low`` to ``high``; it is None
+    where one run has no time. ``result`` then says why: "only in A", "failed in B" or "wrong in B".
+    Otherwise it is "slower" or "faster", which the second run is, "no difference" where the
+    intervals overlap, or "too few samples" below five. Raises ValueError if a run has two rows of
+    one point.
 
     >>> def row(bytes, *samples):
     ...     low, median, high = sorted(samples)[0], sorted(samples)[len(samples) // 2], sorted(samples)[-1]
@@ -51,10 +75,13 @@ def compare(first: Sequence[Row], second: Sequence[Row], names: tuple[str, str] 
     [(4, 2.0, 'slower'), (8, None, 'only in A')]
     """
     columns = [*POINT, *_distinguishing(first, second)]
-    runs = [_by_point(rows, columns, name) for rows, name in zip((first, second), names, strict=True)]
+    runs = [
+        _by_point(rows, columns, name) for rows, name in zip((first, second), names, strict=True)
+    ]
     points = _in_order(dict.fromkeys([*runs[0], *runs[1]]), columns)
     return [
-        dict(zip(columns, point, strict=True)) | _beside(runs[0].get(point), runs[1].get(point), names)
+        dict(zip(columns, point, strict=True))
+        | _beside(runs[0].get(point), runs[1].get(point), names)
         for point in points
     ]
 
@@ -81,7 +108,9 @@ def _by_point(rows: Sequence[Row], columns: Sequence[str], name: str) -> dict[tu
     if len(by_point) < len(rows):
         counts = Counter(tuple(row.get(column) for column in columns) for row in rows)
         point, count = counts.most_common(1)[0]
-        raise ValueError(f"rows of {name} for {', '.join(map(str, point))}: got {count}, expected one")
+        raise ValueError(
+            f"rows of {name} for {', '.join(map(str, point))}: got {count}, expected one"
+        )
     return by_point
 
 
@@ -99,7 +128,9 @@ def _in_order(points: Iterable[tuple[Any, ...]], columns: Sequence[str]) -> list
 
 
 def _times(which: str, row: Row | None) -> Row:
-    times = {f"{which}_{name}": row and row.get(name) for name in ("median_us", "low_us", "high_us")}
+    times = {
+        f"{which}_{name}": row and row.get(name) for name in ("median_us", "low_us", "high_us")
+    }
     return times | {f"{which}_samples": len(row["samples"]) if row else 0}
 
 
@@ -108,7 +139,11 @@ def _judge(one: Row | None, other: Row | None, names: tuple[str, str]) -> Row:
     empty = {"ratio": None, "low": None, "high": None}
     if one is None or other is None:
         return empty | {"result": f"only in {names[one is None]}"}
-    flaws = [f"{flaw} in {name}" for row, name in zip((one, other), names, strict=True) if (flaw := _flaw(row))]
+    flaws = [
+        f"{flaw} in {name}"
+        for row, name in zip((one, other), names, strict=True)
+        if (flaw := _flaw(row))
+    ]
     if flaws:
         return empty | {"result": ", ".join(flaws)}
     low, middle, high = ratio(_interval(other), _interval(one))
@@ -134,7 +169,8 @@ def _interval(row: Row) -> tuple[float, float, float]:
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return what differs between runs, by name: settings, hosts, machine, versions and variables.
 
-    Each has a text for each run, "-" where it has none. Of a run without a record only the rows are compared.
+    Each has a text for each run, "-" where it has none. Of a run without a record only the rows are
+    compared.
 
     >>> row = {"collective": "all_reduce", "where": "loopback", "samples": [1.0]}
     >>> record = {"environment": [{"torch": "2.13.0", "cores": 2}]}
@@ -169,7 +205,10 @@ def _facts(run: Run) -> dict[str, str]:
 def _of_record(record: Row) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of a record: settings, environment, variables and hosts."""
     parts = [*record.get("settings", []), *record.get("environment", [])]
-    parts += [record.get("variables", {}), *(each.get("set", {}) for each in record.get("environment", []))]
+    parts += [
+        record.get("variables", {}),
+        *(each.get("set", {}) for each in record.get("environment", [])),
+    ]
     told = [(name, value) for part in parts for name, value in part.items()]
     yield from ((name, value) for name, value in told if name not in SHOWN and value is not None)
     yield from (("hosts", host) for host in record.get("hosts", []))
@@ -179,10 +218,14 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the lines of the comparison of each further run with the first, at most 80 columns wide."""
     names = letters(runs)
     for name, run in zip(names, runs, strict=True):
-        told = ", ".join(filter(None, [many(len(run.rows), "row"), run.record.get("date") or "no record"]))
+        told = ", ".join(
+            filter(None, [many(len(run.rows), "row"), run.record.get("date") or "no record"])
+        )
         yield f"{name}  {run.name} ({told})"
         if run.skipped:
-            yield _wrapped(f"   without rows of collectives, so not compared: {', '.join(run.skipped)}")
+            yield _wrapped(
+                f"   without rows of collectives, so not compared: {', '.join(run.skipped)}"
+            )
     for what, texts in differences(runs).items():
         told = "; ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
         yield _wrapped(f"   {what}: {told}")
@@ -199,13 +242,17 @@ def _section(compared: Sequence[Row], first: str, second: str) -> Iterator[str]:
         rows = [*series]
         alike = {row["result"] for row in rows}
         if len(alike) == 1 and rows[0]["ratio"] is None:
-            yield _wrapped(f"{title}: {alike.pop()} ({', '.join(format_bytes(row['bytes']) for row in rows)})")
+            yield _wrapped(
+                f"{title}: {alike.pop()} ({', '.join(format_bytes(row['bytes']) for row in rows)})"
+            )
             continue
         yield title
         yield from map(_line, rows)
     yield ""
     counts = Counter(row["result"] for row in compared)
-    yield _wrapped(f"{second} against {first}: {', '.join(f'{count} {result}' for result, count in counts.items())}.")
+    yield _wrapped(
+        f"{second} against {first}: {', '.join(f'{count} {result}' for result, count in counts.items())}."
+    )
     if sure := confidence(compared):
         yield _wrapped(
             f"An interval that contains 1 shows no difference. It holds for these two launches, with at least {sure} "
@@ -234,11 +281,18 @@ def label(row: Row) -> str:
     >>> label({"algorithm": "ring", "backend": "p2p"}), label({"algorithm": "default", "backend": "gloo"})
     ('ring (p2p)', 'gloo')
     """
-    return str(row["backend"]) if row["algorithm"] == "default" else f"{row['algorithm']} ({row['backend']})"
+    return (
+        str(row["backend"])
+        if row["algorithm"] == "default"
+        else f"{row['algorithm']} ({row['backend']})"
+    )
 
 
 def _line(row: Row) -> str:
-    first, second = (duration(us * 1e-6) if us else "-" for us in (row["first_median_us"], row["second_median_us"]))
+    first, second = (
+        duration(us * 1e-6) if us else "-"
+        for us in (row["first_median_us"], row["second_median_us"])
+    )
     ratio = factor(row["ratio"]) if row["ratio"] else "-"
     interval = f"{factor(row['low'])} – {factor(row['high'])}" if row["ratio"] else "-"
     return f"{format_bytes(row['bytes']):>10} {first:>10} {second:>10} {ratio:>12} {interval:>16}  {row['result']}"
@@ -254,9 +308,12 @@ def factor(ratio: float) -> str:
 
 
 def confidence(compared: Sequence[Row]) -> str:
-    """Return the least confidence of the ratios' intervals, in per cent; empty where there are none.
+    """Return the least confidence of the ratios' intervals, in per cent.
 
-    Each of two intervals misses with the probability 1 minus its confidence, and both together with at most the sum.
+    Empty where there are none.
+
+    Each of two intervals misses with the probability 1 minus its confidence, and both together with
+    at most the sum.
 
     >>> confidence([{"ratio": 1.0, "first_samples": 20, "second_samples": 5}])
     '89.61%'

@@ -1,7 +1,8 @@
 """The data of a measurement: what each rank contributes, and what it must have at the end, without any schedule.
 
-The data are whole numbers hashed from (rank, element), small enough that every result is exact. Ones would not show a
-chunk that landed in the wrong place, and equal ranks would not show one counted twice while another is dropped.
+The data are whole numbers hashed from (rank, element), small enough that every result is exact.
+Ones would not show a chunk that landed in the wrong place, and equal ranks would not show one
+counted twice while another is dropped.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ T = TypeVar("T")
 
 MAX_VALUE = 999
 
-# The ranks that multiply by 2 in one element, at most, so that a product stays exact in every dtype.
+# The ranks that multiply by 2 in one element, at most, so that a product stays exact in every
+# dtype.
 DOUBLERS = 8
 
 # Elements that are reduced at a time: the processor's cache holds them.
@@ -41,17 +43,25 @@ def values(rank: int, n: int, op: str, p: int, exact: int, first: int = 0) -> In
 
 
 def reduced(n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
-    """Return the reduction of all ranks' values, computed without the code under test; for "avg" the sum.
+    """Return the reduction of all ranks' values, computed without the code under test.
+
+    For "avg" the sum.
 
     It has ``n`` elements, from ``first`` on.
     """
-    combine: dict[str, Callable[[Ints, Ints], Ints]] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
+    combine: dict[str, Callable[[Ints, Ints], Ints]] = {
+        "prod": np.multiply,
+        "max": np.maximum,
+        "min": np.minimum,
+    }
     total = np.empty(n, dtype=np.int64)
     for start in range(0, n, BLOCK):
         block = total[start : start + BLOCK]
         block[:] = values(0, len(block), op, p, exact, first + start)
         for rank in range(1, p):
-            block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first + start))
+            block[:] = combine.get(op, np.add)(
+                block, values(rank, len(block), op, p, exact, first + start)
+            )
     return total
 
 
@@ -65,11 +75,14 @@ def share(
     total: Callable[[int, int], T],
     join: Callable[..., T],
 ) -> tuple[T | None, T | None]:
-    """Return a rank's input and what it must have at the end, computed without any schedule; None if it has none.
+    """Return a rank's input and what it must have at the end, computed without any schedule.
 
-    The whole buffer has ``n`` elements, a multiple of ``p`` where it consists of parts. ``given(of, length, first)`` is
-    what rank ``of`` contributes from element ``first`` on, ``total(length, first)`` the reduction of what all ranks
-    contribute; all ranks call that alike. ``join`` concatenates.
+    None if it has none.
+
+    The whole buffer has ``n`` elements, a multiple of ``p`` where it consists of parts. ``given(of,
+    length, first)`` is what rank ``of`` contributes from element ``first`` on, ``total(length,
+    first)`` the reduction of what all ranks contribute; all ranks call that alike. ``join``
+    concatenates.
     """
     part, at_root = n // p, rank == root
     match collective:
@@ -83,7 +96,9 @@ def share(
         case "scatter":
             return given(rank, n, 0) if at_root else None, given(root, part, rank * part)
         case "gather":
-            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)]) if at_root else None
+            return given(rank, part, 0), join(
+                [given(of, part, 0) for of in range(p)]
+            ) if at_root else None
         case "all_gather":
             return given(rank, part, 0), join([given(of, part, 0) for of in range(p)])
         case "all_to_all":

@@ -12,12 +12,15 @@ from pathlib import Path
 
 @contextmanager
 def locked(stem: str | Path, fingerprint: str) -> Iterator[None]:
-    """Hold the lock of the output ``stem`` in the block; ``fingerprint`` stands for what is measured there.
+    """Hold the lock of the output ``stem`` in the block.
 
-    If another process measures the same, the block begins when that one has ended, because the rows that it makes are
-    the wanted ones; standard error names it. Raises FileExistsError, which names it, if it measures something else. A
-    lock ends with its process, even by a kill. It holds on all hosts that see the folder, if the file system has locks.
-    On one that has none the block begins without, and standard error says so.
+    ``fingerprint`` stands for what is measured there.
+
+    If another process measures the same, the block begins when that one has ended, because the rows
+    that it makes are the wanted ones; standard error names it. Raises FileExistsError, which names
+    it, if it measures something else. A lock ends with its process, even by a kill. It holds on all
+    hosts that see the folder, if the file system has locks. On one that has none the block begins
+    without, and standard error says so.
     """
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,10 @@ def locked(stem: str | Path, fingerprint: str) -> Iterator[None]:
 
 
 def _acquire(file: FileIO, stem: Path, fingerprint: str) -> None:
-    """Lock the file, or return without a lock where there are none. Raises FileExistsError as `locked` does."""
+    """Lock the file, or return without a lock where there are none.
+
+    Raises FileExistsError as `locked` does.
+    """
     try:
         flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
@@ -47,11 +53,17 @@ def _acquire(file: FileIO, stem: Path, fingerprint: str) -> None:
         if measured not in (fingerprint, ""):  # empty: it has the lock, and has not written yet
             text = f"{stem}: {holder} is measuring there with other parameters or other code"
             raise FileExistsError(f"{text}; name another output") from None
-        print(f"{stem}: waiting for {holder}, which is measuring the same", file=sys.stderr, flush=True)
+        print(
+            f"{stem}: waiting for {holder}, which is measuring the same",
+            file=sys.stderr,
+            flush=True,
+        )
         flock(file, LOCK_EX)
     except OSError as error:
         why = f"its file system has no locks ({error.strerror})"
-        print(f"{stem}: {why}, so measure nothing else there meanwhile", file=sys.stderr, flush=True)
+        print(
+            f"{stem}: {why}, so measure nothing else there meanwhile", file=sys.stderr, flush=True
+        )
 
 
 def _is_at(path: Path, file: FileIO) -> bool:

@@ -29,7 +29,10 @@ OPS = {
 
 
 def preload() -> None:
-    """Import the modules that forks of one process share; other ranks import what their back ends need."""
+    """Import the modules that forks of one process share.
+
+    Other ranks import what their back ends need.
+    """
     import collectives.engine.group  # noqa: F401  its loop is compiled code, which takes a second to load
 
 
@@ -49,7 +52,8 @@ def _sizes(wanted: list[Settings], report: Callable[[Row], None]) -> Iterator[li
 class _Buffers(NamedTuple):
     """Hold one size on one rank: its contribution, where a call finds it, what the call gets, and what it must give.
 
-    None where nothing is asked. Where torch works in place only, a call out of place copies ``given`` into the output.
+    None where nothing is asked. Where torch works in place only, a call out of place copies
+    ``given`` into the output.
     """
 
     mine: torch.Tensor | None
@@ -67,15 +71,25 @@ class _Buffers(NamedTuple):
 
 def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
     """Make the buffers for ``n`` elements of the whole buffer, as nccl-tests counts them, on a device."""
-    rank, p, dtype, exact = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype), wanted.exact()
+    rank, p, dtype, exact = (
+        dist.get_rank(),
+        wanted.ranks,
+        getattr(torch, wanted.dtype),
+        wanted.exact(),
+    )
 
     def given(of: int, length: int, first: int) -> torch.Tensor:
         return torch.from_numpy(values(of, length, wanted.op, p, exact, first)).to(device, dtype)
 
     def total(length: int, first: int) -> torch.Tensor:
-        """Return a reduction. Of the whole buffer every rank reduces a part, and gathers the others."""
+        """Return a reduction.
+
+        Of the whole buffer every rank reduces a part, and gathers the others.
+        """
         each = length if length < n else -(-n // p)
-        result = torch.from_numpy(reduced(each, wanted.op, p, exact, first if length < n else rank * each)).to(dtype)
+        result = torch.from_numpy(
+            reduced(each, wanted.op, p, exact, first if length < n else rank * each)
+        ).to(dtype)
         if wanted.op == "avg":
             result.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
         return (result if length < n else _gathered(result)[:n]).to(device)
@@ -86,7 +100,8 @@ def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
         work = held if wanted.is_in_place() or mine is None else torch.empty_like(mine)
         return _Buffers(mine, held, work, work, expected)
     output = None if expected is None else torch.empty_like(expected)
-    if wanted.is_in_place() and held is not None and output is not None:  # one is this rank's part of the other
+    # One is this rank's part of the other.
+    if wanted.is_in_place() and held is not None and output is not None:
         if len(held) < len(output):
             held = output[rank * len(held) :][: len(held)]
         else:
@@ -95,15 +110,23 @@ def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
 
 
 def _gathered(mine: torch.Tensor) -> torch.Tensor:
-    """Gather the pieces that the ranks computed. Only checks of reductions depend on this gather by gloo."""
+    """Gather the pieces that the ranks computed.
+
+    Only checks of reductions depend on this gather by gloo.
+    """
     everything = mine.new_empty(dist.get_world_size() * len(mine))
     if len(mine):
-        dist.all_gather(list(everything.view(torch.uint8).chunk(dist.get_world_size())), mine.view(torch.uint8))
+        dist.all_gather(
+            list(everything.view(torch.uint8).chunk(dist.get_world_size())), mine.view(torch.uint8)
+        )
     return everything
 
 
 class _Case(NamedTuple):
-    """Hold one configuration at one size on this rank; ``act`` makes its call, and returns ``did`` or None."""
+    """Hold one configuration at one size on this rank.
+
+    ``act`` makes its call, and returns ``did`` or None.
+    """
 
     backend: Backend
     call: Call
@@ -112,11 +135,18 @@ class _Case(NamedTuple):
     did: Performed
 
 
-def _case(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers, prepared: ExitStack) -> _Case:
-    """Return the case of a configuration. A persistent call stays in ``prepared``, after an ordinary one was made."""
+def _case(
+    wanted: Settings, configuration: tuple[str, str], buffers: _Buffers, prepared: ExitStack
+) -> _Case:
+    """Return the case of a configuration.
+
+    A persistent call stays in ``prepared``, after an ordinary one was made.
+    """
     one, algorithm = backend(configuration[0]), configuration[1]
     op, group, output, given = OPS[wanted.op], one.group(), buffers.output, buffers.given
-    call = Call(wanted.collective, output, buffers.input, op, wanted.root, group, algorithm, wanted.segments)
+    call = Call(
+        wanted.collective, output, buffers.input, op, wanted.root, group, algorithm, wanted.segments
+    )
     act: Callable[[], Performed | None] = one.bind(call)
     did = Performed(algorithm)
     if wanted.persistent:
@@ -135,7 +165,11 @@ def _case(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers, p
 
 def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
     """Measure all configurations at one size: in turn, or back to back one after the other."""
-    n, configurations, rounds = wanted.elements(nbytes), wanted.configurations(), wanted.warmups + wanted.repetitions
+    n, configurations, rounds = (
+        wanted.elements(nbytes),
+        wanted.configurations(),
+        wanted.warmups + wanted.repetitions,
+    )
     devices = [backend(name).device() for name, _ in configurations]
     buffers = {device: _buffers(wanted, n, device) for device in dict.fromkeys(devices)}
     times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
@@ -147,8 +181,13 @@ def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], Non
 
     with ExitStack() as prepared:
         pairs = zip(configurations, devices, strict=True)
-        cases = [_case(wanted, configuration, buffers[device], prepared) for configuration, device in pairs]
-        did = (_one_by_one if wanted.back_to_back else _in_turn)(wanted, cases, times, wrong, on_round)
+        cases = [
+            _case(wanted, configuration, buffers[device], prepared)
+            for configuration, device in pairs
+        ]
+        did = (_one_by_one if wanted.back_to_back else _in_turn)(
+            wanted, cases, times, wrong, on_round
+        )
         predicted = [case.backend.predict(case.call) for case in cases]
     last, slowest = _last(times)
     if wanted.back_to_back:
@@ -165,9 +204,16 @@ def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], Non
 
 
 def _in_turn(
-    wanted: Settings, cases: list[_Case], times: torch.Tensor, wrong: torch.Tensor, on_round: Callable[[int], None]
+    wanted: Settings,
+    cases: list[_Case],
+    times: torch.Tensor,
+    wrong: torch.Tensor,
+    on_round: Callable[[int], None],
 ) -> list[Performed]:
-    """Time every case once in each round, and check every call. Each round begins with another case."""
+    """Time every case once in each round, and check every call.
+
+    Each round begins with another case.
+    """
     did = [case.did for case in cases]
     for i in range(wanted.warmups + wanted.repetitions):
         for turn in range(len(cases)):
@@ -181,15 +227,24 @@ def _in_turn(
 
 
 def _one_by_one(
-    wanted: Settings, cases: list[_Case], times: torch.Tensor, wrong: torch.Tensor, on_round: Callable[[int], None]
+    wanted: Settings,
+    cases: list[_Case],
+    times: torch.Tensor,
+    wrong: torch.Tensor,
+    on_round: Callable[[int], None],
 ) -> list[Performed]:
-    """Time each case's calls in a row, of zeros, which no number of reductions changes; check one more call."""
+    """Time each case's calls in a row, of zeros, which no number of reductions changes.
+
+    Check one more call.
+    """
     did = [case.did for case in cases]
     for which, case in enumerate(cases):
         case.buffers.clear()
         for _ in range(wanted.warmups):
             case.act()
-        times[which] = torch.tensor(back_to_back(case.act, case.backend, wanted.repetitions), dtype=torch.float64)
+        times[which] = torch.tensor(
+            back_to_back(case.act, case.backend, wanted.repetitions), dtype=torch.float64
+        )
         _, wrong[which], did[which] = _once(wanted, case)
     on_round(wanted.warmups + wanted.repetitions)
     return did
@@ -205,7 +260,10 @@ def _last(times: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
 
 
 def _once(wanted: Settings, case: _Case) -> tuple[float, int, Performed]:
-    """Make one call on fresh data; return this rank's seconds, its wrong elements, and what was performed."""
+    """Make one call on fresh data.
+
+    Return this rank's seconds, its wrong elements, and what was performed.
+    """
     buffers, did = case.buffers, [case.did]
     if buffers.output is not None:
         buffers.output.zero_()
@@ -227,7 +285,12 @@ def _timing(wanted: Settings, one: Backend) -> str:
 
 
 def _row(
-    wanted: Settings, n: int, configuration: tuple[str, str], did: Performed, seconds: list[float], wrong: int
+    wanted: Settings,
+    n: int,
+    configuration: tuple[str, str],
+    did: Performed,
+    seconds: list[float],
+    wrong: int,
 ) -> Row:
     name, algorithm = configuration
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
@@ -238,7 +301,8 @@ def _row(
     return wanted.model_dump(include={"collective", "where", "ranks", "dtype", "op"}) | {
         **performed,
         "auto": split(algorithm)[0] == "auto",
-        "auto_by": did.machine and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
+        "auto_by": did.machine
+        and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
         "backend": name,
         "bytes": nbytes,
         "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,
@@ -247,6 +311,7 @@ def _row(
         **interval_us(seconds),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
-        "bound_us": on and round(bound(on, wanted.collective, p, encoded_bytes(n, nbytes, algorithm)) * 1e6, 3),
+        "bound_us": on
+        and round(bound(on, wanted.collective, p, encoded_bytes(n, nbytes, algorithm)) * 1e6, 3),
         "wrong": wrong,
     }

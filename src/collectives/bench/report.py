@@ -28,8 +28,9 @@ def launched(wanted: list[Settings]) -> Row:
 def report_rows(launched: Row, report: Callable[[Row], None], cases: Iterable[list[Row]]) -> None:
     """Report the environment of all ranks, then the rows of each case as soon as they exist, and close the back ends.
 
-    ``launched`` says how these ranks were started: "where", for which "backends", and which variables were "set".
-    ``cases`` measures: nothing of it is run before the environment is reported.
+    ``launched`` says how these ranks were started: "where", for which "backends", and which
+    variables were "set". ``cases`` measures: nothing of it is run before the environment is
+    reported.
     """
     torch.set_num_threads(1)
     names = list(dict.fromkeys(named(typed)[0] for typed in launched["backends"]))
@@ -41,10 +42,21 @@ def report_rows(launched: Row, report: Callable[[Row], None], cases: Iterable[li
 
 
 def _records(launched: Row, names: list[str]) -> list[Row]:
-    """Return every rank's record, with its host's name, so that a slow one is found. On loopback all have the same."""
-    mine = record() | {"where": launched["where"], "backends": launched["backends"], "rank": dist.get_rank()}
+    """Return every rank's record, with its host's name, so that a slow one is found.
+
+    On loopback all have the same.
+    """
+    mine = record() | {
+        "where": launched["where"],
+        "backends": launched["backends"],
+        "rank": dist.get_rank(),
+    }
     mine |= {"set": variables() | launched.get("set", {})}
-    mine |= {} if parse_where(launched["where"]).launcher == "loopback" else {"host": socket.gethostname()}
+    mine |= (
+        {}
+        if parse_where(launched["where"]).launcher == "loopback"
+        else {"host": socket.gethostname()}
+    )
     for name in names:
         mine |= backend(name).record()
     return gathered(mine)
@@ -56,7 +68,10 @@ def gathered(mine: Any, device: torch.device | None = None) -> list[Any]:
 
 
 def sent_bytes() -> int:
-    """Return the bytes that this host's interface has sent, headers included; 0 if it is the loopback interface."""
+    """Return the bytes that this host's interface has sent, headers included.
+
+    0 if it is the loopback interface.
+    """
     name, counters = os.environ.get("GLOO_SOCKET_IFNAME", "lo"), Path("/proc/self/net/dev")
     lines = counters.read_text().splitlines() if counters.exists() else []
     fields = {line.partition(":")[0].strip(): line.partition(":")[2].split() for line in lines}

@@ -31,25 +31,38 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-PACKAGES = tuple(dict.fromkeys(["torch", "numpy", *(each for name in BACKENDS for each in backend(name).packages)]))
+PACKAGES = tuple(
+    dict.fromkeys(
+        ["torch", "numpy", *(each for name in BACKENDS for each in backend(name).packages)]
+    )
+)
 
-# Variables that change what GPUs do, or identify a Slurm job, without those whose names announce a secret.
+# Variables that change what GPUs do, or identify a Slurm job, without those whose names announce a
+# secret.
 RECORDED = ("NCCL_", "TORCH_NCCL_", "CUDA_", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|KEY")
 
-# Limits of a file of rows: rows, values of all columns, bytes as encoded, bytes in memory, and bytes of a string. A few
-# encoded bytes can stand for gigabytes, and the file's own word for its size may be a lie. Rows are therefore read in
-# batches, and strings as dictionaries; the longest string is the error of ranks that failed. Compressed bytes can stand
-# for gigabytes too, but not those of the codecs that `write` and pandas use: Snappy shortens data at most 22-fold.
-MAX_ROWS, MAX_VALUES, MAX_ENCODED, MAX_BYTES, MAX_STRING = 1 << 17, 1 << 24, 1 << 24, 1 << 28, 1 << 16
+# Limits of a file of rows: rows, values of all columns, bytes as encoded, bytes in memory, and
+# bytes of a string. A few encoded bytes can stand for gigabytes, and the file's own word for its
+# size may be a lie. Rows are therefore read in batches, and strings as dictionaries; the longest
+# string is the error of ranks that failed. Compressed bytes can stand for gigabytes too, but not
+# those of the codecs that `write` and pandas use: Snappy shortens data at most 22-fold.
+MAX_ROWS, MAX_VALUES, MAX_ENCODED, MAX_BYTES, MAX_STRING = (
+    1 << 17,
+    1 << 24,
+    1 << 24,
+    1 << 28,
+    1 << 16,
+)
 CODECS, BATCH_ROWS = ("UNCOMPRESSED", "SNAPPY"), 256
 
 
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     """Write ``stem.parquet`` (the rows) and ``stem.json`` (the record), each whole or not at all.
 
-    The record gets the date, the `hosts` of its ranks, and the version of the schemas that both follow. The rows are
-    written last: if they exist, so does the record. Raises ValueError where there are no rows.
+    The record gets the date, the `hosts` of its ranks, and the version of the schemas that both
+    follow. The rows are written last: if they exist, so does the record. Raises ValueError where
+    there are no rows.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -68,14 +81,20 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
     """Return what `write` wrote: the rows as a table, and the record as this version has it.
 
-    FileNotFoundError says how results are made, ValueError which file is damaged or of a newer version.
+    FileNotFoundError says how results are made, ValueError which file is damaged or of a newer
+    version.
     """
     if not Path(f"{stem}.parquet").exists():
         raise FileNotFoundError(f"no results at {stem}.parquet; `make experiments` makes them")
     try:
-        rows, record = table(f"{stem}.parquet").to_pandas(), json.loads(Path(f"{stem}.json").read_text())
+        rows, record = (
+            table(f"{stem}.parquet").to_pandas(),
+            json.loads(Path(f"{stem}.json").read_text()),
+        )
     except (OSError, ValueError) as error:
-        raise ValueError(f"{stem}.parquet and .json cannot be read: {' '.join(str(error).split())}") from None
+        raise ValueError(
+            f"{stem}.parquet and .json cannot be read: {' '.join(str(error).split())}"
+        ) from None
     for column in {"algorithm", "chosen"} & {*rows}:
         rows[column] = rows[column].map(current_name, na_action="ignore").astype(rows[column].dtype)
     return rows, _upgraded(record, f"{stem}.json")
@@ -84,8 +103,8 @@ def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
 def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, of these columns alone if they are given.
 
-    Raises OSError, and ValueError for a damaged file, or one with too many rows, values or bytes, a string of more than
-    65,536 bytes, or another codec.
+    Raises OSError, and ValueError for a damaged file, or one with too many rows, values or bytes, a
+    string of more than 65,536 bytes, or another codec.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -97,9 +116,13 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
         encoded = max(sum(group.total_byte_size for group in groups), Path(path).stat().st_size)
         if rows > MAX_ROWS or values > MAX_VALUES or encoded > MAX_ENCODED:
             got = f"{rows:,}, {values:,} values and {encoded:,} encoded bytes"
-            raise ValueError(f"rows: got {got}, expected up to {MAX_ROWS:,}, {MAX_VALUES:,} and {MAX_ENCODED:,}")
+            raise ValueError(
+                f"rows: got {got}, expected up to {MAX_ROWS:,}, {MAX_VALUES:,} and {MAX_ENCODED:,}"
+            )
         if codecs := {part.compression for part in parts}.difference(CODECS):
-            raise ValueError(f"compression of rows: got {', '.join(sorted(codecs))}, expected {' or '.join(CODECS)}")
+            raise ValueError(
+                f"compression of rows: got {', '.join(sorted(codecs))}, expected {' or '.join(CODECS)}"
+            )
         schema, strings = file.schema_arrow, _strings(file.schema)
     with parquet.ParquetFile(path, read_dictionary=strings) as file:
         batches, left = [], MAX_BYTES
@@ -110,7 +133,9 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
                 decoded.append(column.cast(schema.field(name).type))
                 left -= decoded[-1].nbytes
                 if left < 0:
-                    raise ValueError(f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that")
+                    raise ValueError(
+                        f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that"
+                    )
             batches.append(pa.RecordBatch.from_arrays(decoded, names=batch.schema.names))
         found = pa.Table.from_batches(batches, batches[0].schema if batches else schema)
         # In one piece, because pandas takes whole numbers for floats in a piece with gaps only.
@@ -118,11 +143,16 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def _strings(schema: parquet.ParquetSchema) -> list[str]:
-    """Return the columns of strings, also those inside others; ValueError for bytes of a fixed length."""
+    """Return the columns of strings, also those inside others.
+
+    ValueError for bytes of a fixed length.
+    """
     columns = [schema.column(number) for number in range(len(schema))]
     for column in columns:
         if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-            raise ValueError(f"column {short(column.path)}: got bytes of a fixed length, expected numbers or strings")
+            raise ValueError(
+                f"column {short(column.path)}: got bytes of a fixed length, expected numbers or strings"
+            )
     return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
@@ -139,16 +169,22 @@ def _check_strings(name: str, column: pa.Array) -> None:
     elif pa.types.is_dictionary(column.type) and not pa.types.is_primitive(column.type.value_type):
         longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
         if longest > MAX_STRING:
-            raise ValueError(f"column {short(name)}: got a string of {longest:,} bytes, expected up to {MAX_STRING:,}")
+            raise ValueError(
+                f"column {short(name)}: got a string of {longest:,} bytes, expected up to {MAX_STRING:,}"
+            )
         if len(column) * longest > MAX_BYTES:
-            raise ValueError(f"column {short(name)}: got {len(column):,} strings of up to {longest:,} bytes in a batch")
+            raise ValueError(
+                f"column {short(name)}: got {len(column):,} strings of up to {longest:,} bytes in a batch"
+            )
 
 
 def _upgraded(record: Record, name: str) -> Record:
     """Return a record of any version as this one has it: with its version, which 0 leaves out, and present names."""
     version_of(record, name)
     settings = [
-        each | {"algorithms": [*map(current_name, each["algorithms"])]} if "algorithms" in each else each
+        each | {"algorithms": [*map(current_name, each["algorithms"])]}
+        if "algorithms" in each
+        else each
         for each in record.get("settings", [])
     ]
     return record | {"version": VERSION} | ({"settings": settings} if settings else {})
@@ -159,7 +195,9 @@ def record() -> Record:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -169,9 +207,12 @@ def record() -> Record:
 
 
 def hosts(environment: Sequence[Record]) -> Record:
-    """Return ``hosts`` of a record: the name of each rank's host, in the order of ranks; nothing without ranks.
+    """Return ``hosts`` of a record: the name of each rank's host, in the order of ranks.
 
-    Of several launches that put a rank on different hosts it has all of them. Ranks on loopback name none.
+    Nothing without ranks.
+
+    Of several launches that put a rank on different hosts it has all of them. Ranks on loopback
+    name none.
 
     >>> ranks = [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}, {"rank": 0, "host": "n1"}]
     >>> hosts(ranks), hosts([*ranks, {"rank": 1, "host": "n3"}]), hosts([{"rank": 0}])
@@ -186,12 +227,23 @@ def hosts(environment: Sequence[Record]) -> Record:
 
 def variables() -> dict[str, str]:
     """Return NCCL's and CUDA's variables of this process, and the number and nodes of its Slurm job."""
-    return {name: value for name, value in os.environ.items() if name.startswith(RECORDED) and not SECRET.search(name)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(RECORDED) and not SECRET.search(name)
+    }
 
 
 def fingerprint(value: Any) -> str:
     """Return the `digest` of a JSON value, of this package's `code`, and of the versions that it runs with."""
-    return digest([value, code(Path(__file__).parents[1]), platform.python_version(), *map(_version, PACKAGES)])
+    return digest(
+        [
+            value,
+            code(Path(__file__).parents[1]),
+            platform.python_version(),
+            *map(_version, PACKAGES),
+        ]
+    )
 
 
 def _version(package: str) -> str | None:
@@ -206,13 +258,25 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine()
+    )
 
 
 def _commit() -> str:
     """Return the code's commit, with a + if files have changed since, or "unknown" outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"

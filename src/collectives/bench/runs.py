@@ -12,7 +12,8 @@ from collectives.bench.settings import Row
 from collectives.codecs import current_name
 from collectives.errors import explain, short, suggest
 
-# Where `collectives run` puts results, in the repository, and the folder of those that are committed.
+# Where `collectives run` puts results, in the repository, and the folder of those that are
+# committed.
 RESULTS, REFERENCE = Path("experiments/results"), "reference"
 
 MOST = 26  # runs at a time: a letter each
@@ -52,8 +53,8 @@ NEEDED = {name for name, field in _Measured.model_fields.items() if field.is_req
 def read_runs(names: Sequence[str]) -> list[Run]:
     """Return the runs of these names, two or more.
 
-    Raises ValueError for another number of them, an unknown name, a file that has no rows of collectives, and a run
-    that is named twice.
+    Raises ValueError for another number of them, an unknown name, a file that has no rows of
+    collectives, and a run that is named twice.
     """
     if not 2 <= len(names) <= MOST:
         raise ValueError(f"runs to compare: got {len(names)}, expected 2 to {MOST}")
@@ -61,7 +62,9 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     for name in names:
         key = tuple(path.resolve() for path in find(name))
         if key in files:
-            raise ValueError(f"runs to compare: got {short(files[key])} and {short(name)}, expected different ones")
+            raise ValueError(
+                f"runs to compare: got {short(files[key])} and {short(name)}, expected different ones"
+            )
         files[key] = name
     return [read_run(name, paths) for paths, name in files.items()]
 
@@ -69,14 +72,16 @@ def read_runs(names: Sequence[str]) -> list[Run]:
 def find(name: str) -> list[Path]:
     """Return the files of rows that a name stands for: a file, those of a folder, or a run of the repository's results.
 
-    The name of a run is its path below ``experiments/results``, and may leave out ``reference/``; the folder may be
-    above the current one. Raises ValueError if there is none.
+    The name of a run is its path below ``experiments/results``, and may leave out ``reference/``;
+    the folder may be above the current one. Raises ValueError if there is none.
     """
     for path in [Path(name), *(home / name for home in _homes())]:
         if path.is_dir():
             if files := sorted(path.glob("*.parquet")):
                 return files
-            raise ValueError(f"{name}: got a folder without rows, expected one with files NAME.parquet")
+            raise ValueError(
+                f"{name}: got a folder without rows, expected one with files NAME.parquet"
+            )
         if path.with_name(f"{path.name}.parquet").is_file():
             return [path.with_name(f"{path.name}.parquet")]
         if path.suffix == ".json" and path.with_suffix(".parquet").is_file():
@@ -91,26 +96,36 @@ def find(name: str) -> list[Path]:
 def _homes() -> list[Path]:
     """Return the folders that hold the repository's runs, if the current folder is in a clone."""
     here = Path.cwd()
-    results = next((each / RESULTS for each in (here, *here.parents) if (each / RESULTS).is_dir()), None)
+    results = next(
+        (each / RESULTS for each in (here, *here.parents) if (each / RESULTS).is_dir()), None
+    )
     return [results, results / REFERENCE] if results else []
 
 
 def _known() -> list[str]:
     """Return the names of the repository's runs, and of their folders."""
     files = [(home, path) for home in _homes() for path in home.rglob("*.parquet")]
-    names = [(path.with_suffix("").relative_to(home), path.parent.relative_to(home)) for home, path in files]
+    names = [
+        (path.with_suffix("").relative_to(home), path.parent.relative_to(home))
+        for home, path in files
+    ]
     return sorted({each.as_posix() for pair in names for each in pair})
 
 
 def read_run(name: str, paths: Sequence[Path]) -> Run:
     """Return the run of these files; ``experiment`` in a row is its file's name.
 
-    A file without rows of collectives is skipped. Raises ValueError if all are, and for a damaged one.
+    A file without rows of collectives is skipped. Raises ValueError if all are, and for a damaged
+    one.
     """
     read_files = {path: _read(path) for path in paths}
-    measured = {path: rows for path, (rows, _) in read_files.items() if rows and not NEEDED - rows[0].keys()}
+    measured = {
+        path: rows for path, (rows, _) in read_files.items() if rows and not NEEDED - rows[0].keys()
+    }
     if not measured:
-        raise ValueError(f"{name}: got no measured rows of a collective, expected columns {', '.join(sorted(NEEDED))}")
+        raise ValueError(
+            f"{name}: got no measured rows of a collective, expected columns {', '.join(sorted(NEEDED))}"
+        )
     rows = [
         _checked(row, f"{path}, row {turn}") | {"experiment": path.stem}
         for path, part in measured.items()
@@ -149,18 +164,29 @@ def _lines(path: Path) -> Iterator[Row]:
     if size > MAX_ENCODED:
         raise ValueError(f"{path}: got {size:,} bytes, expected up to {MAX_ENCODED:,}")
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        rows = [
+            json.loads(line)
+            for line in path.read_text(encoding="utf-8-sig").splitlines()
+            if line.strip()
+        ]
     except (OSError, ValueError, RecursionError):
         rows = [None]
     if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path}: got no rows, expected NAME.parquet, or what `collectives bench --json` prints")
+        raise ValueError(
+            f"{path}: got no rows, expected NAME.parquet, or what `collectives bench --json` prints"
+        )
     yield from rows
 
 
 def _checked(row: Row, name: str) -> Row:
-    """Return a row with its algorithm as it was asked for. Raises ValueError for a value that cannot be one."""
+    """Return a row with its algorithm as it was asked for.
+
+    Raises ValueError for a value that cannot be one.
+    """
     try:
         checked = _Measured.model_validate(row).model_dump()
     except ValidationError as error:
         raise ValueError(f"{name}: {explain(error)}") from None
-    return checked | {"algorithm": "auto" if checked["auto"] else current_name(checked["algorithm"])}
+    return checked | {
+        "algorithm": "auto" if checked["auto"] else current_name(checked["algorithm"])
+    }

@@ -37,28 +37,31 @@ DTYPES = {
 }
 OPS = ("sum", "avg", "prod", "max", "min")
 OURS = tuple(name for name in BACKENDS if backend(name).takes_schedules)
-WHOLE = tuple(name for name, each in CONTRACTS.items() if each.parts == 0)  # torch has them in place only
+# Torch has them in place only.
+WHOLE = tuple(name for name, each in CONTRACTS.items() if each.parts == 0)
 
 
 class Settings(BaseModel):
     """Describe one measurement on ``ranks`` ranks; a wrong value is refused before anything starts.
 
-    A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where`` is what starts the
-    ranks of those that meet in a torch process group; a back end with a launcher of its own is started by that, but on
-    emulated hosts the cluster starts all. ``machine`` is what "auto" goes by, and what the rows'
-    lower bound is one for: a preset, a file or LATENCY,RATE; emulated hosts are as they were asked for.
+    A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where``
+    is what starts the ranks of those that meet in a torch process group; a back end with a launcher
+    of its own is started by that, but on emulated hosts the cluster starts all. ``machine`` is what
+    "auto" goes by, and what the rows' lower bound is one for: a preset, a file or LATENCY,RATE;
+    emulated hosts are as they were asked for.
 
-    ``in_place`` is nccl-tests' word: input and output are one buffer, or one is the rank's part of the other. With None
-    it is as torch's functions are: in place for all-reduce, broadcast and reduce, out of place for the others. Torch
-    has none of these three out of place, so a copy of the input is part of their time then.
+    ``in_place`` is nccl-tests' word: input and output are one buffer, or one is the rank's part of
+    the other. With None it is as torch's functions are: in place for all-reduce, broadcast and
+    reduce, out of place for the others. Torch has none of these three out of place, so a copy of
+    the input is part of their time then.
 
-    With ``back_to_back`` calls follow each other without a barrier, as nccl-tests' loops make them: 200 after
-    20, unless the settings have others, and each back end has ranks of its own. Without it every call begins when all
-    ranks have come. With ``persistent`` a call is prepared once and then started again and again, as by MPI 4's
-    ``MPI_Allreduce_init``.
+    With ``back_to_back`` calls follow each other without a barrier, as nccl-tests' loops make them:
+    200 after 20, unless the settings have others, and each back end has ranks of its own. Without
+    it every call begins when all ranks have come. With ``persistent`` a call is prepared once and
+    then started again and again, as by MPI 4's ``MPI_Allreduce_init``.
 
-    With ``share_gpus`` ranks on loopback may be more than this machine has GPUs: each is a host of its own to NCCL.
-    Emulated hosts always share GPUs.
+    With ``share_gpus`` ranks on loopback may be more than this machine has GPUs: each is a host of
+    its own to NCCL. Emulated hosts always share GPUs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,7 +88,11 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _more_calls_in_a_row(cls, given: Row) -> Row:
-        return {"repetitions": 200, "warmups": 20} | given if given.get("back_to_back") is True else given
+        return (
+            {"repetitions": 200, "warmups": 20} | given
+            if given.get("back_to_back") is True
+            else given
+        )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -108,15 +115,23 @@ class Settings(BaseModel):
         for name in dict(map(named, self.backends)):
             if missing := lacking(name, self.collective, self.op, self.dtype, self.in_place):
                 raise ValueError(missing)
-        if self.codecs() and (self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")):
-            raise ValueError(f"measurement with a codec: got {self.op} of {self.dtype}, expected sum of floats")
+        if self.codecs() and (
+            self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")
+        ):
+            raise ValueError(
+                f"measurement with a codec: got {self.op} of {self.dtype}, expected sum of floats"
+            )
         if self.ranks > self.exact():
             of = " or ".join([self.dtype, *self.codecs()])
-            raise ValueError(f"{of} counts exactly to {self.exact()} only, too few to check {self.ranks} ranks")
+            raise ValueError(
+                f"{of} counts exactly to {self.exact()} only, too few to check {self.ranks} ranks"
+            )
         size = DTYPES[self.dtype][0]
         for nbytes in self.bytes:
             if nbytes % size:
-                raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
+                raise ValueError(
+                    f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)"
+                )
         return self
 
     @classmethod
@@ -134,16 +149,27 @@ class Settings(BaseModel):
 
     def configurations(self) -> list[tuple[str, str]]:
         """Return (backend, algorithm) in the rows' order: ours with each algorithm, a library's own or "default"."""
-        ours = [(name, algorithm) for name in self.backends if name in OURS for algorithm in self.algorithms]
+        ours = [
+            (name, algorithm)
+            for name in self.backends
+            if name in OURS
+            for algorithm in self.algorithms
+        ]
         return ours + [named(typed) for typed in self.backends if typed not in OURS]
 
     def variables(self) -> dict[str, str]:
-        """Return the variables to set before the ranks of one launch start; one names the emulated machine."""
+        """Return the variables to set before the ranks of one launch start.
+
+        One names the emulated machine.
+        """
         name = self.machine or links(self.where, self.ranks)
         return variables_for(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
     def is_in_place(self) -> bool:
-        """Return True if input and output lie in one buffer; without ``in_place``, as torch's function has it."""
+        """Return True if input and output lie in one buffer.
+
+        Without ``in_place``, as torch's function has it.
+        """
         return self.collective in WHOLE if self.in_place is None else self.in_place
 
     def elements(self, nbytes: int) -> int:
@@ -184,15 +210,17 @@ def launcher_for(name: str, where: str) -> str:
 
 def shares_gpus(name: str, settings: Settings) -> bool:
     """Return True if ranks of a back end may be more than this machine has GPUs: asked for, or on emulated hosts."""
-    return backend(name).on_gpus and (settings.share_gpus or parse_where(settings.where).is_emulated)
+    return backend(name).on_gpus and (
+        settings.share_gpus or parse_where(settings.where).is_emulated
+    )
 
 
 def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
     """Split settings by back ends, and return the parts of each launch.
 
-    Back ends share a launch if what starts their ranks, the number of ranks and the variables are the same, if all or
-    none have ranks that share GPUs, and if none of them polls while others are measured. Back to back each has a launch
-    of its own.
+    Back ends share a launch if what starts their ranks, the number of ranks and the variables are
+    the same, if all or none have ranks that share GPUs, and if none of them polls while others are
+    measured. Back to back each has a launch of its own.
 
     >>> both = Settings(backends=["p2p", "horovod", "gloo"])
     >>> [[(one.where, one.backends) for one in parts] for parts in group_by_launch([both])]
@@ -205,10 +233,19 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
             variables = settings.model_copy(update={"backends": [typed]}).variables()
             where = launcher_for(name, settings.where)
             alone = name if settings.back_to_back or backend(name).busy_polls else None
-            key = where, alone, settings.ranks, shares_gpus(name, settings), frozenset(variables.items())
+            key = (
+                where,
+                alone,
+                settings.ranks,
+                shares_gpus(name, settings),
+                frozenset(variables.items()),
+            )
             launches.setdefault(key, {}).setdefault(nth, []).append(typed)
     return [
-        [wanted[nth].model_copy(update={"where": key[0], "backends": backends}) for nth, backends in parts.items()]
+        [
+            wanted[nth].model_copy(update={"where": key[0], "backends": backends})
+            for nth, backends in parts.items()
+        ]
         for key, parts in launches.items()
     ]
 

@@ -1,7 +1,8 @@
 """Measurements that resume: the rows of a case are on disk as soon as they exist, and only missing cases are measured.
 
-Rows lie in ``STEM.KEY.partial.jsonl`` until all cases are measured. A line has the rows of one case, or the environment
-of one launch. KEY is a hash of the settings and the code, so that rows of different measurements never share a file.
+Rows lie in ``STEM.KEY.partial.jsonl`` until all cases are measured. A line has the rows of one
+case, or the environment of one launch. KEY is a hash of the settings and the code, so that rows of
+different measurements never share a file.
 """
 
 import json
@@ -27,17 +28,25 @@ Measure = Callable[[Sequence[T], Keep], None]
 def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     """Measure what is missing, and write all rows and their record to ``stem`` (`results.write`).
 
-    Rows are in the order of the settings and their sizes, and have one more column, ``error``. If ranks fail, the rows
-    of that size have the reason and no times, and new ranks measure what follows; the next call measures the failed
-    size again. Raises RankError if ranks do not start, or fail after their last row; ImportError if a back end is
-    absent; FileExistsError if ``stem`` has rows of other settings.
+    Rows are in the order of the settings and their sizes, and have one more column, ``error``. If
+    ranks fail, the rows of that size have the reason and no times, and new ranks measure what
+    follows; the next call measures the failed size again. Raises RankError if ranks do not start,
+    or fail after their last row; ImportError if a back end is absent; FileExistsError if ``stem``
+    has rows of other settings.
     """
     check_here(wanted)
     parts = _parts(wanted)
     # Horovod's ranks may be started elsewhere than the others; their rows stand with the others'.
-    cases = [(parts.index(one), nbytes) for each in wanted for nbytes in each.bytes for one in _parts([each])]
+    cases = [
+        (parts.index(one), nbytes)
+        for each in wanted
+        for nbytes in each.bytes
+        for one in _parts([each])
+    ]
     settings = [each.model_dump() for each in wanted]
-    measure_missing(stem, settings, cases, partial(_measure_sizes, parts), path=sweep_path(wanted, stem))
+    measure_missing(
+        stem, settings, cases, partial(_measure_sizes, parts), path=sweep_path(wanted, stem)
+    )
 
 
 def _parts(wanted: Sequence[Settings]) -> list[Settings]:
@@ -45,7 +54,10 @@ def _parts(wanted: Sequence[Settings]) -> list[Settings]:
 
 
 def sweep_path(wanted: Sequence[Settings], stem: str | Path) -> Path:
-    """Return the file of rows of a sweep that is not complete. Sweeps that differ in their sizes alone share it."""
+    """Return the file of rows of a sweep that is not complete.
+
+    Sweeps that differ in their sizes alone share it.
+    """
     return _path(stem, [each.model_dump(exclude={"bytes"}) for each in wanted])
 
 
@@ -54,7 +66,10 @@ def _path(stem: str | Path, depends_on: Any) -> Path:
 
 
 def other_rows(stem: str | Path, depends_on: Any) -> str | None:
-    """Return in one line which rows at ``stem`` are in the way of these; None if there are none, or these."""
+    """Return in one line which rows at ``stem`` are in the way of these.
+
+    None if there are none, or these.
+    """
     if not Path(f"{stem}.parquet").exists():
         return None
     try:
@@ -66,11 +81,18 @@ def other_rows(stem: str | Path, depends_on: Any) -> str | None:
 
 def is_measured(stem: str | Path, depends_on: Any) -> bool:
     """Return True if all rows of these settings are there, and none has failed."""
-    return Path(f"{stem}.parquet").exists() and not other_rows(stem, depends_on) and not count_failed(stem)
+    return (
+        Path(f"{stem}.parquet").exists()
+        and not other_rows(stem, depends_on)
+        and not count_failed(stem)
+    )
 
 
 def count_failed(stem: str | Path) -> int:
-    """Return the number of rows with an error; 0 without rows, because a notebook may say why it measured none."""
+    """Return the number of rows with an error.
+
+    0 without rows, because a notebook may say why it measured none.
+    """
     if not Path(f"{stem}.parquet").exists():
         return 0
     rows, _ = read(stem)
@@ -87,15 +109,19 @@ def measure_missing(
     depends_on: Any = None,
     path: Path | None = None,
 ) -> None:
-    """Measure the cases that have no rows yet; write all rows, and their record with these settings, to ``stem``.
+    """Measure the cases that have no rows yet.
 
-    ``measure(left, keep)`` measures one of these cases or more, and passes every event of the ranks to ``keep``. The
-    rows of a case are one event, ``{"rows": [...]}``, of the first case that is left unless it has another ``"case"``.
-    They are on disk, and the line of each is printed, before ``keep`` returns. An error of ``measure`` passes through,
-    and the next call goes on there; rows with an ``error`` are measured again by the next call. A case is a JSON value.
-    ``depends_on`` is what the rows depend on beside this package, if it is more than the settings. Another process that
-    measures the same into ``stem`` is waited for. Raises FileExistsError for `other_rows`, and for a process that
-    measures something else there; OSError, which names the file, for a full disk: the rows that exist are kept.
+    Write all rows, and their record with these settings, to ``stem``.
+
+    ``measure(left, keep)`` measures one of these cases or more, and passes every event of the ranks
+    to ``keep``. The rows of a case are one event, ``{"rows": [...]}``, of the first case that is
+    left unless it has another ``"case"``. They are on disk, and the line of each is printed, before
+    ``keep`` returns. An error of ``measure`` passes through, and the next call goes on there; rows
+    with an ``error`` are measured again by the next call. A case is a JSON value. ``depends_on`` is
+    what the rows depend on beside this package, if it is more than the settings. Another process
+    that measures the same into ``stem`` is waited for. Raises FileExistsError for `other_rows`, and
+    for a process that measures something else there; OSError, which names the file, for a full
+    disk: the rows that exist are kept.
     """
     depends_on = settings if depends_on is None else depends_on
     if _is_done(stem, depends_on):
@@ -123,7 +149,11 @@ def _is_done(stem: str | Path, depends_on: Any) -> bool:
 
 
 def _measure_all(
-    path: Path, events: list[Row], cases: Sequence[T], measure: Measure[T], line: Callable[[Row], str]
+    path: Path,
+    events: list[Row],
+    cases: Sequence[T],
+    measure: Measure[T],
+    line: Callable[[Row], str],
 ) -> None:
     """Measure until no case is left, and add to the events and to their file."""
 
@@ -155,7 +185,11 @@ def _left(cases: Sequence[T], events: Sequence[Row]) -> list[T]:
 def _begun(path: Path) -> list[Row]:
     """Return the events of earlier calls, without those that failed, and remove all else from the file."""
     data = path.read_bytes() if path.exists() else b""
-    events = [event for event in _read(path, data) if not any(row.get("error") for row in event.get("rows", []))]
+    events = [
+        event
+        for event in _read(path, data)
+        if not any(row.get("error") for row in event.get("rows", []))
+    ]
     if (sound := _lines(events).encode()) != data:
         replace(path, lambda beside: beside.write_bytes(sound))
     return events
@@ -171,7 +205,10 @@ def _read(path: Path, data: bytes) -> Iterator[Row]:
         if _is_event(event):
             yield event
         else:
-            print(f"{path}, line {number}: damaged, so skipped; what it held is measured again", file=sys.stderr)
+            print(
+                f"{path}, line {number}: damaged, so skipped; what it held is measured again",
+                file=sys.stderr,
+            )
 
 
 def _is_event(event: Any) -> bool:
@@ -188,14 +225,24 @@ def _lines(events: Sequence[Row]) -> str:
 def _environment(events: list[Row]) -> list[Row]:
     """Return every rank's record, in every launch whose records are not those of an earlier one."""
     environments = [event["environment"] for event in events if "environment" in event]
-    distinct = [launch for nth, launch in enumerate(environments) if launch not in environments[:nth]]
+    distinct = [
+        launch for nth, launch in enumerate(environments) if launch not in environments[:nth]
+    ]
     return [rank for launch in distinct for rank in launch]
 
 
 def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], keep: Keep) -> None:
-    """Measure by the first launch that has sizes left, until one fails; its rows have the reason."""
-    sizes = {nth: [nbytes for of, nbytes in left if of == nth] for nth in sorted({nth for nth, _ in left})}
-    wanted = group_by_launch([parts[nth].model_copy(update={"bytes": each}) for nth, each in sizes.items()])[0]
+    """Measure by the first launch that has sizes left, until one fails.
+
+    Its rows have the reason.
+    """
+    sizes = {
+        nth: [nbytes for of, nbytes in left if of == nth]
+        for nth in sorted({nth for nth, _ in left})
+    }
+    wanted = group_by_launch(
+        [parts[nth].model_copy(update={"bytes": each}) for nth, each in sizes.items()]
+    )[0]
     cases = [(nth, nbytes) for nth in list(sizes)[: len(wanted)] for nbytes in sizes[nth]]
     has_begun = False
 
@@ -221,7 +268,12 @@ def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], k
 def error_rows(settings: Settings, nbytes: int, error: str) -> list[Row]:
     """Return the rows of a size that failed: without times, with the reason."""
     same = settings.model_dump(include={"collective", "where", "ranks", "dtype", "op"})
-    size = {"bytes": settings.elements(nbytes) * DTYPES[settings.dtype][0], "samples": [], "error": error}
+    size = {
+        "bytes": settings.elements(nbytes) * DTYPES[settings.dtype][0],
+        "samples": [],
+        "error": error,
+    }
     return [
-        same | {"backend": backend, "algorithm": algorithm} | size for backend, algorithm in settings.configurations()
+        same | {"backend": backend, "algorithm": algorithm} | size
+        for backend, algorithm in settings.configurations()
     ]

@@ -34,9 +34,13 @@ def heading(wanted: Sequence[Settings]) -> str:
 
 
 def note(wanted: Sequence[Settings]) -> str | None:
-    """Return a warning if the rows are measured in several launches; None if they are measured in one."""
+    """Return a warning if the rows are measured in several launches.
+
+    None if they are measured in one.
+    """
     launches = [
-        ", ".join(dict.fromkeys(name for one in parts for name in one.backends)) for parts in group_by_launch(wanted)
+        ", ".join(dict.fromkeys(name for one in parts for name in one.backends))
+        for parts in group_by_launch(wanted)
     ]
     if len(launches) < 2:
         return None
@@ -47,9 +51,12 @@ def note(wanted: Sequence[Settings]) -> str | None:
 
 
 def line(row: Row) -> str:
-    """Return the line of a row. Times are microseconds, rates GB/s (1e9 bytes), as nccl-tests prints them.
+    """Return the line of a row.
 
-    ``bound`` is what no algorithm can be faster than on the machine that the ranks go by, if there is one.
+    Times are microseconds, rates GB/s (1e9 bytes), as nccl-tests prints them.
+
+    ``bound`` is what no algorithm can be faster than on the machine that the ranks go by, if there
+    is one.
     """
     bound = "" if row["bound_us"] is None else f"{row['bound_us']:.1f}"
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
@@ -81,13 +88,20 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"starting {settings.ranks} ranks", total=None)
 
         def update(event: Row) -> None:
             if "done" in event:
-                at = settings.bytes[min(event["done"] * len(settings.bytes) // event["of"], len(settings.bytes) - 1)]
+                at = settings.bytes[
+                    min(event["done"] * len(settings.bytes) // event["of"], len(settings.bytes) - 1)
+                ]
                 text = f"{event['collective']} on {settings.ranks} ranks by {event['where']}, {format_bytes(at)}"
                 bar.update(task, description=text, completed=event["done"], total=event["of"])
 
@@ -100,7 +114,11 @@ def _print_progress(wanted: Sequence[Settings], event: Row) -> None:
     if "done" not in event or event["done"] * (sizes if len(wanted) == 1 else 1) % event["of"]:
         return
     nth = event["done"] * sizes // event["of"]
-    at = f"{format_bytes(wanted[0].bytes[nth - 1])} measured, {nth} of {sizes}" if len(wanted) == 1 else "measured"
+    at = (
+        f"{format_bytes(wanted[0].bytes[nth - 1])} measured, {nth} of {sizes}"
+        if len(wanted) == 1
+        else "measured"
+    )
     text = f"{event['collective']} on {wanted[0].ranks} ranks by {event['where']}: {at}"
     print(text, file=sys.stderr, flush=True)
 
@@ -124,16 +142,21 @@ def both_places(wanted: Settings) -> list[Settings]:
 
 
 def tables(wanted: Settings, rows: Sequence[Row], environment: Sequence[Row]) -> Iterator[str]:
-    """Return the lines of a table for each collective, back end and algorithm; ``wanted`` has what all share.
+    """Return the lines of a table for each collective, back end and algorithm.
 
-    A size without its half in place has N/A there, as an all-to-all has, which nccl-tests does not check in place.
+    ``wanted`` has what all share.
+
+    A size without its half in place has N/A there, as an all-to-all has, which nccl-tests does not
+    check in place.
     """
     groups: dict[tuple[str, str, str], tuple[list[Row], list[Row]]] = {}
     for row in rows:
         key = row["collective"], row["backend"], "auto" if row["auto"] else row["algorithm"]
         groups.setdefault(key, ([], []))[row["in_place"]].append(row)
     for (collective, name, algorithm), places in groups.items():
-        ranks = [each for each in environment if name in (named(typed)[0] for typed in each["backends"])]
+        ranks = [
+            each for each in environment if name in (named(typed)[0] for typed in each["backends"])
+        ]
         program = f"{'alltoall' if collective == 'all_to_all' else collective}_perf"
         yield from _nccl_heading(wanted, program, f"{name} {algorithm}", ranks[: wanted.ranks])
         for halves in zip_longest(*places):
@@ -145,7 +168,9 @@ def tables(wanted: Settings, rows: Sequence[Row], environment: Sequence[Row]) ->
         yield f"#\n# Collective test concluded: {program}"
 
 
-def _nccl_heading(wanted: Settings, program: str, title: str, ranks: Sequence[Row]) -> Iterator[str]:
+def _nccl_heading(
+    wanted: Settings, program: str, title: str, ranks: Sequence[Row]
+) -> Iterator[str]:
     first, last = min(wanted.bytes), max(wanted.bytes)
     step = wanted.bytes[1] // wanted.bytes[0] if len(wanted.bytes) > 1 and wanted.bytes[0] else 0
     yield f"# collectives bench: {title}"
@@ -158,7 +183,10 @@ def _nccl_heading(wanted: Settings, program: str, title: str, ranks: Sequence[Ro
     devices: Counter[str] = Counter()
     for each in ranks:
         host = each.get("host", "localhost")
-        at, kind = f"on {host:>10} device {devices[host]:>2} [0000:00:00]", each.get("gpu") or each["processor"]
+        at, kind = (
+            f"on {host:>10} device {devices[host]:>2} [0000:00:00]",
+            each.get("gpu") or each["processor"],
+        )
         yield f"#  Rank {each['rank']:>2} Group  0 Pid      0 {at} {kind}"
         devices[host] += 1
     yield f"#\n# {_columns('', '', '', '', '')}           out-of-place                       in-place          "
@@ -183,7 +211,12 @@ def _nccl_line(halves: Sequence[Row | None], root: int) -> str:
 
 
 def _numbers(row: Row) -> list[str]:
-    return [_fitting(row["median_us"], 7), _fitting(row["algbw"], 6), _fitting(row["busbw"], 6), f"{row['wrong']:g}"]
+    return [
+        _fitting(row["median_us"], 7),
+        _fitting(row["algbw"], 6),
+        _fitting(row["busbw"], 6),
+        f"{row['wrong']:g}",
+    ]
 
 
 def _fitting(value: float, width: int) -> str:

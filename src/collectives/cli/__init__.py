@@ -1,9 +1,12 @@
-"""The command line: see ``collectives --help``. Data go to standard output, all else to standard error.
+"""The command line: see ``collectives --help``.
 
-A verb is an object with two functions, imported when it is asked for: ``add_arguments`` adds its options to a parser,
-``run`` takes the parsed arguments and returns the exit code, None for 0. A ValueError is about what was typed. Other
-packages add verbs: an entry point of the group ``collectives.verbs`` names a module, or ``module:attribute`` for one
-of several in it. The first line of its docstring is the help, without "The verb ``NAME``: " in front.
+Data go to standard output, all else to standard error.
+
+A verb is an object with two functions, imported when it is asked for: ``add_arguments`` adds its
+options to a parser, ``run`` takes the parsed arguments and returns the exit code, None for 0. A
+ValueError is about what was typed. Other packages add verbs: an entry point of the group
+``collectives.verbs`` names a module, or ``module:attribute`` for one of several in it. The first
+line of its docstring is the help, without "The verb ``NAME``: " in front.
 """
 
 import argparse
@@ -28,21 +31,34 @@ OWN = {
     "show": ("schedules:SHOW", "one schedule as a table of steps and ranks"),
     "verify": ("programs:VERIFY", "prove schedules by counting every contribution"),
     "simulate": ("machines:SIMULATE", "how long a schedule takes on a machine of any size"),
-    "bound": ("machines:BOUND", "the least time of a collective on a machine's links, and the cut that sets it"),
+    "bound": (
+        "machines:BOUND",
+        "the least time of a collective on a machine's links, and the cut that sets it",
+    ),
     "error": ("measure:ERROR", "how far its sums of floats are from the exact ones"),
     "synthesize": (
         "schedules:SYNTHESIZE",
         "find a schedule with few steps for a topology, or prove that none exists",
     ),
     "export": ("programs:EXPORT", "a schedule for the tools of others"),
-    "calibrate": ("machines:CALIBRATE", "measure a link between two ranks: a machine for `simulate`"),
+    "calibrate": (
+        "machines:CALIBRATE",
+        "measure a link between two ranks: a machine for `simulate`",
+    ),
     "backends": ("machines:BACKENDS", "which back ends are here, and why one is not"),
     "bench": ("measure:BENCH", "measure collectives on real ranks, also in nccl-tests' table"),
-    "compare": ("measure:COMPARE", "two or more measured runs beside each other: ratios of their times"),
-    "cluster": ("machines:CLUSTER", "a cluster in slow motion: a command on each of its emulated hosts"),
+    "compare": (
+        "measure:COMPARE",
+        "two or more measured runs beside each other: ratios of their times",
+    ),
+    "cluster": (
+        "machines:CLUSTER",
+        "a cluster in slow motion: a command on each of its emulated hosts",
+    ),
 }
 
-# The extra that brings what a verb needs, if it is not [simulate]; and of packages that any verb may need.
+# The extra that brings what a verb needs, if it is not [simulate]; and of packages that any verb
+# may need.
 EXTRAS = {"cluster": "cluster", "synthesize": "synthesis", "run": "experiments"}
 EXTRAS |= dict.fromkeys(("error", "backends", "bench", "calibrate", "compare"), "run")
 EXTRAS |= dict.fromkeys(("handout", "grade", "grade-all", "leaderboard"), "course")
@@ -62,7 +78,10 @@ class Verb(NamedTuple):
 
 
 class Ended(KeyboardInterrupt):
-    """The command has to end now, with this exit code; a KeyboardInterrupt, because libraries let that pass."""
+    """The command has to end now, with this exit code.
+
+    A KeyboardInterrupt, because libraries let that pass.
+    """
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -70,9 +89,12 @@ class Ended(KeyboardInterrupt):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 1 when something failed, 2 for wrong input or a missing package.
+    """Run one command.
 
-    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP. Raises SystemExit(141) if the reader of our output has gone.
+    Returns the exit code: 0, 1 when something failed, 2 for wrong input or a missing package.
+
+    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP. Raises SystemExit(141) if the reader of
+    our output has gone.
     """
     typed = sys.argv[1:] if argv is None else argv
     try:
@@ -92,7 +114,10 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(f"a number is too large: {error}", 1)
     except (RuntimeError, ImportError, OSError) as error:
         if isinstance(error, FileNotFoundError) and error.filename is None and not _has_folder():
-            return _fail("the working folder was removed: got none, expected a command in a folder that exists", 1)
+            return _fail(
+                "the working folder was removed: got none, expected a command in a folder that exists",
+                1,
+            )
         return _fail(error, 1)
     except KeyboardInterrupt as ended:
         return _fail(ended, getattr(ended, "code", 130))
@@ -118,7 +143,8 @@ def _fail(error: BaseException | str, code: int) -> int:
 def ending_by_signals() -> Iterator[None]:
     """Raise `Ended` in the block on Ctrl-C, SIGTERM and SIGHUP, so that ranks are ended and files removed.
 
-    Further ones are ignored, because ``timeout`` sends two. SIGQUIT (Ctrl-backslash) ends the command immediately.
+    Further ones are ignored, because ``timeout`` sends two. SIGQUIT (Ctrl-backslash) ends the
+    command immediately.
     """
     main = os.getpid()
 
@@ -130,7 +156,9 @@ def ending_by_signals() -> Iterator[None]:
         raise Ended(ENDINGS[signal.Signals(number)], 128 + number)
 
     # What a shell puts in the background ignores Ctrl-C, and what nohup starts ignores SIGHUP.
-    before = {each: signal.getsignal(each) for each in ENDINGS if signal.getsignal(each) != signal.SIG_IGN}
+    before = {
+        each: signal.getsignal(each) for each in ENDINGS if signal.getsignal(each) != signal.SIG_IGN
+    }
     for each in before:
         signal.signal(each, end)
     try:
@@ -186,9 +214,16 @@ def _describe_missing(verb: str, module: str) -> str:
 
 
 def parser(needed: Collection[str]) -> argparse.ArgumentParser:
-    """Return the parser of these verbs; without any, as for ``--help``, all verbs without their arguments."""
-    top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
-    release = next((ours.version for ours in distributions(name=DISTRIBUTION)), "as a folder, not installed")
+    """Return the parser of these verbs.
+
+    Without any, as for ``--help``, all verbs without their arguments.
+    """
+    top = argparse.ArgumentParser(
+        "collectives", description="Collective algorithms: proved, shown and measured."
+    )
+    release = next(
+        (ours.version for ours in distributions(name=DISTRIBUTION)), "as a folder, not installed"
+    )
     top.add_argument("--version", action="version", version=f"{DISTRIBUTION} {release}")
     commands = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
     for verb in needed or verbs():
@@ -200,7 +235,10 @@ def parser(needed: Collection[str]) -> argparse.ArgumentParser:
 
 
 def _parse(typed: list[str]) -> argparse.Namespace:
-    """Parse a command. Raises ValueError for an unknown verb or option, with the nearest known one."""
+    """Parse a command.
+
+    Raises ValueError for an unknown verb or option, with the nearest known one.
+    """
     needed = [] if not typed or typed[0].startswith("-") else typed[:1]
     if needed and typed[0] not in OWN and typed[0] not in _added():
         raise ValueError(unknown("command", typed[0], verbs()))
@@ -208,15 +246,25 @@ def _parse(typed: list[str]) -> argparse.Namespace:
     if options := [name for name in rest if name.startswith("-")]:
         of_verb = argparse.ArgumentParser()
         _load(arguments.verb).add_arguments(of_verb)
-        known = [name for action in of_verb._actions for name in action.option_strings if name.startswith("--")]
+        known = [
+            name
+            for action in of_verb._actions
+            for name in action.option_strings
+            if name.startswith("--")
+        ]
         raise ValueError(unknown(f"option of {arguments.verb}", options[0], known))
     if rest:
-        raise ValueError(f"too many arguments for {arguments.verb}: got {' '.join(map(short, rest))}, expected none")
+        raise ValueError(
+            f"too many arguments for {arguments.verb}: got {' '.join(map(short, rest))}, expected none"
+        )
     return arguments
 
 
 def out(text: str, end: str = "\n") -> None:
-    """Print data on standard output. Raises RuntimeError on a full disk, SystemExit(141) if the reader has gone."""
+    """Print data on standard output.
+
+    Raises RuntimeError on a full disk, SystemExit(141) if the reader has gone.
+    """
     try:
         print(text, end=end, flush=True)
     except OSError as error:
@@ -233,7 +281,9 @@ def out_row(row: dict[str, Any], text: str, as_json: bool) -> None:
 
 def add_json(parser: argparse._ActionsContainer) -> None:
     """Add the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per row on standard output"
+    )
 
 
 def whole(most: int | None = None, least: int = 1) -> Callable[[str], int]:
@@ -246,7 +296,9 @@ def whole(most: int | None = None, least: int = 1) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not text.isdecimal() or len(text) > 40 or not least <= int(text) <= (most or math.inf):
-            raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected a whole number from {least}{upper}")
+            raise argparse.ArgumentTypeError(
+                f"got {text[:40]!r}, expected a whole number from {least}{upper}"
+            )
         return int(text)
 
     return parse
@@ -263,7 +315,9 @@ def seconds(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number <= units.MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected seconds: above 0, at most {units.MAX_SECONDS}")
+        raise argparse.ArgumentTypeError(
+            f"got {text[:40]!r}, expected seconds: above 0, at most {units.MAX_SECONDS}"
+        )
     return number
 
 

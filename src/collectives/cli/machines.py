@@ -34,11 +34,19 @@ on the real link. The hosts are removed when the command ends, also when it is k
 def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS)
     parser.add_argument(
-        "--machine", default="textbook", help="a preset, mesh:5x5, or your own NAME.yaml (default textbook)"
+        "--machine",
+        default="textbook",
+        help="a preset, mesh:5x5, or your own NAME.yaml (default textbook)",
     )
     default, shown = [size(text) for text in SIZES], " ".join(SIZES)
-    parser.add_argument("--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})")
-    parser.add_argument("--trace", metavar="FILE.json", help="every message, for chrome://tracing or ui.perfetto.dev")
+    parser.add_argument(
+        "--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})"
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE.json",
+        help="every message, for chrome://tracing or ui.perfetto.dev",
+    )
     add_json(parser)
 
 
@@ -62,8 +70,17 @@ def _simulate(arguments: argparse.Namespace) -> None:
             made = row(case)
             out_row(made, line(made), arguments.json)
             if arguments.trace:
-                trace(arguments.trace, schedule(case._replace(segments=made["segments"])), on, nbytes, case.algorithm)
-                print(f"{arguments.trace}: open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)
+                trace(
+                    arguments.trace,
+                    schedule(case._replace(segments=made["segments"])),
+                    on,
+                    nbytes,
+                    case.algorithm,
+                )
+                print(
+                    f"{arguments.trace}: open it in ui.perfetto.dev or chrome://tracing",
+                    file=sys.stderr,
+                )
         if p <= MAX_SIMULATED:
             _compare(case, made["seconds"])
 
@@ -76,7 +93,9 @@ def _compare(case: "Case", seconds: float) -> None:
     used, ports = _ports(schedule(case._replace(segments=1)), case.machine), case.machine.ports
     if not 0 < used < ports:
         return
-    text = f"collectives: {case.algorithm} sends through {used} of the {ports} network ports of a node"
+    text = (
+        f"collectives: {case.algorithm} sends through {used} of the {ports} network ports of a node"
+    )
     best = choose(case.collective, case.ranks, case.bytes, on=case.machine)
     if best.seconds and best.seconds < seconds:
         rate = busbw(case.collective, case.ranks, case.bytes, best.seconds)
@@ -95,13 +114,19 @@ def _ports(of: Schedule, on: "Machine") -> int:
 
 def _bound_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = AFTER_BOUND
-    parser.add_argument("collective", help="all_gather, reduce_scatter, all_reduce, broadcast, reduce or all_to_all")
-    machines = "a preset, mesh:5x5, torus:4x4x4, or your own NAME.yaml; without links its ports count"
+    parser.add_argument(
+        "collective", help="all_gather, reduce_scatter, all_reduce, broadcast, reduce or all_to_all"
+    )
+    machines = (
+        "a preset, mesh:5x5, torus:4x4x4, or your own NAME.yaml; without links its ports count"
+    )
     parser.add_argument("--machine", required=True, help=machines)
     ranks = f"ranks (default: those of one node, or {RANKS} nodes of one)"
     parser.add_argument("-p", "--ranks", type=whole(units.MAX_RANKS), help=ranks)
     parser.add_argument("--root", type=int, default=0, help="of a broadcast or reduce (default 0)")
-    parser.add_argument("--svg", metavar="NAME", help="draw the links and the cut: NAME-light.svg, NAME-dark.svg")
+    parser.add_argument(
+        "--svg", metavar="NAME", help="draw the links and the cut: NAME-light.svg, NAME-dark.svg"
+    )
     add_json(parser)
 
 
@@ -113,7 +138,9 @@ def _bound(arguments: argparse.Namespace) -> None:
 
     on = machine(arguments.machine)
     p = arguments.ranks or (on.ranks_per_node if on.ranks_per_node > 1 else RANKS)
-    found = bound(arguments.collective, graph(on, p) if on.links else graph_of_ports(on, p), arguments.root)
+    found = bound(
+        arguments.collective, graph(on, p) if on.links else graph_of_ports(on, p), arguments.root
+    )
     if arguments.svg:
         from collectives.figures.schedules import cut
 
@@ -132,7 +159,10 @@ def _bound(arguments: argparse.Namespace) -> None:
     }
     out_row(row, _bound_line(row), arguments.json)
     if on.slower:
-        print("collectives: the bound takes all nodes for equal: it leaves out `slower`", file=sys.stderr)
+        print(
+            "collectives: the bound takes all nodes for equal: it leaves out `slower`",
+            file=sys.stderr,
+        )
 
 
 def _bound_line(row: dict[str, Any]) -> str:
@@ -145,7 +175,9 @@ def _bound_line(row: dict[str, Any]) -> str:
     if not row["cut"]:
         return first
     ranks, switches = [v for v in row["cut"] if v < p], [v for v in row["cut"] if v >= p]
-    inside = f"ranks {units.runs(ranks)}" + (f" and switches {units.runs(switches)}" if switches else "")
+    inside = f"ranks {units.runs(ranks)}" + (
+        f" and switches {units.runs(switches)}" if switches else ""
+    )
     verb = "enter" if row["collective"].startswith("reduce") else "leave"
     rate = row["cut_links"] * row["unit_gbs"]
     return f"{first}\nthe cut: {row['cut_shards']} shards {verb} {inside} through links of {rate:g} GB/s in all"
@@ -155,14 +187,26 @@ def _cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = AFTER_CLUSTER
     parser.add_argument("--hosts", type=int, default=8, help="1 to 254 (default 8)")
     parser.add_argument("--latency", default="5ms", help="one way, from host to host (default 5ms)")
-    parser.add_argument("--rate", default="25MB/s", help="of each host's link, in each direction (default 25MB/s)")
-    parser.add_argument("--ranks-per-host", type=int, default=1, help="how often COMMAND runs on a host (default 1)")
-    parser.add_argument("--racks", type=int, default=1, help="groups of neighbours that share an uplink (default 1)")
-    parser.add_argument("--uplink", help="rate of a rack's uplink; a message over it pays the latency once more")
+    parser.add_argument(
+        "--rate", default="25MB/s", help="of each host's link, in each direction (default 25MB/s)"
+    )
+    parser.add_argument(
+        "--ranks-per-host", type=int, default=1, help="how often COMMAND runs on a host (default 1)"
+    )
+    parser.add_argument(
+        "--racks", type=int, default=1, help="groups of neighbours that share an uplink (default 1)"
+    )
+    parser.add_argument(
+        "--uplink", help="rate of a rack's uplink; a message over it pays the latency once more"
+    )
     text = "hosts share the GPUs of this machine, by MPS (default: if it has GPUs)"
     parser.add_argument("--share-gpus", action=argparse.BooleanOptionalAction, help=text)
-    parser.add_argument("--timeout", type=seconds, default=3600, help="seconds for COMMAND (default 3600)")
-    parser.add_argument("--check", action="store_true", help="measure round trip, rate, all to one and all pairs")
+    parser.add_argument(
+        "--timeout", type=seconds, default=3600, help="seconds for COMMAND (default 3600)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="measure round trip, rate, all to one and all pairs"
+    )
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="what runs on the hosts")
     add_json(parser)
 
@@ -182,7 +226,9 @@ def _cluster(arguments: argparse.Namespace) -> int:
     network = {"racks": arguments.racks, "uplink": arguments.uplink}
     with ExitStack() as stack:
         shared = _shared_gpus(arguments, stack)
-        made = cluster(arguments.hosts, arguments.latency, arguments.rate, isolated=not shared, **network)
+        made = cluster(
+            arguments.hosts, arguments.latency, arguments.rate, isolated=not shared, **network
+        )
         hosts = stack.enter_context(made)
         if not arguments.check:
             how = {"ranks_per_host": arguments.ranks_per_host, "timeout": arguments.timeout}
@@ -196,7 +242,9 @@ def _cluster(arguments: argparse.Namespace) -> int:
 
 
 def _shared_gpus(arguments: argparse.Namespace, stack: ExitStack) -> "Environments | None":
-    """Share GPUs among the hosts' ranks until the stack ends; return the ranks' variables, or None without GPUs.
+    """Share GPUs among the hosts' ranks until the stack ends.
+
+    Return the ranks' variables, or None without GPUs.
 
     A command may need no GPU: where sharing is not asked for, what forbids it is only printed.
     """
@@ -210,7 +258,9 @@ def _shared_gpus(arguments: argparse.Namespace, stack: ExitStack) -> "Environmen
     link = units.parse_seconds(arguments.latency), units.parse_rate(arguments.rate)
     try:
         names = [name(rank // each) for rank in range(arguments.hosts * each)]
-        return stack.enter_context(gpus.shared(names, INTERFACE, link if arguments.racks == 1 else None))
+        return stack.enter_context(
+            gpus.shared(names, INTERFACE, link if arguments.racks == 1 else None)
+        )
     except ValueError as error:
         if asked:
             raise
@@ -220,11 +270,21 @@ def _shared_gpus(arguments: argparse.Namespace, stack: ExitStack) -> "Environmen
 
 def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     ranks, repetitions = whole(units.MAX_RANKS_STARTED, 2), whole(units.MAX_REPETITIONS)
-    parser.add_argument("--name", default="calibrated", help="the machine's name (default calibrated)")
-    parser.add_argument("--where", default="loopback", help="what starts the ranks (default loopback)")
-    parser.add_argument("--ranks", type=ranks, default=2, help="the first and the last are measured (default 2)")
-    parser.add_argument("--repetitions", type=repetitions, default=50, help="of each message (default 50)")
-    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, help=f"seconds (default {TIMEOUT:g})")
+    parser.add_argument(
+        "--name", default="calibrated", help="the machine's name (default calibrated)"
+    )
+    parser.add_argument(
+        "--where", default="loopback", help="what starts the ranks (default loopback)"
+    )
+    parser.add_argument(
+        "--ranks", type=ranks, default=2, help="the first and the last are measured (default 2)"
+    )
+    parser.add_argument(
+        "--repetitions", type=repetitions, default=50, help="of each message (default 50)"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=TIMEOUT, help=f"seconds (default {TIMEOUT:g})"
+    )
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:
@@ -232,13 +292,20 @@ def _calibrate(arguments: argparse.Namespace) -> None:
     from collectives.bench.calibration import SIZES, deviations, machine_of, measured, trust
     from collectives.machine import text
 
-    rows = measured(arguments.where, arguments.ranks, SIZES, arguments.repetitions, arguments.timeout)
+    rows = measured(
+        arguments.where, arguments.ranks, SIZES, arguments.repetitions, arguments.timeout
+    )
     made = machine_of(rows, arguments.name, arguments.where)
     deviating = deviations(rows, made.network)
     for row in deviating:
         each = duration(row["each"]) if row["each"] > 0 else "unknown"
-        one_way = f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {each:>8} each"
-        print(f"{one_way} in a burst; the fit: {duration(row['fit']):>8} ({row['off']:+.0%})", file=sys.stderr)
+        one_way = (
+            f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {each:>8} each"
+        )
+        print(
+            f"{one_way} in a burst; the fit: {duration(row['fit']):>8} ({row['off']:+.0%})",
+            file=sys.stderr,
+        )
     print(trust(deviating), file=sys.stderr)
     out(text(made).rstrip("\n"))
 
@@ -248,7 +315,11 @@ def _backends(arguments: argparse.Namespace) -> None:
     from collectives.backends import BACKENDS, presence
 
     for found in map(presence, BACKENDS):
-        here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"
+        here = (
+            f"{found.version} on {found.devices}"
+            if found.absent is None
+            else f"absent: {found.absent}"
+        )
         out_row(found._asdict(), f"{found.backend:<10}  {here}", arguments.json)
 
 

@@ -20,31 +20,62 @@ if TYPE_CHECKING:
 
 # The options of `bench` that are fields of `collectives.bench.Settings`, with the same defaults.
 FIELDS: tuple[str, ...] = ("algorithms", "backends", "where", "dtype", "op", "root", "in_place")
-FIELDS += ("back_to_back", "persistent", "segments", "machine", "share_gpus", "repetitions", "warmups", "timeout")
+FIELDS += (
+    "back_to_back",
+    "persistent",
+    "segments",
+    "machine",
+    "share_gpus",
+    "repetitions",
+    "warmups",
+    "timeout",
+)
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
-HEAD = f"{'algorithm':<28} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
+HEAD = (
+    f"{'algorithm':<28} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
+)
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options. `Settings` have the limits of their values."""
     add, number = parser.add_argument, whole(least=0)
-    add("--collective", nargs="+", metavar="COLLECTIVE", help="one after the other (default all_reduce)")
+    add(
+        "--collective",
+        nargs="+",
+        metavar="COLLECTIVE",
+        help="one after the other (default all_reduce)",
+    )
     text = "ours, FILE.py:FUNCTION, or FILE.xml (MSCCL), which has its own collective and ranks (default auto)"
-    add("--algorithm", nargs="+", default=["auto"], dest="algorithms", metavar="ALGORITHM", help=text)
+    add(
+        "--algorithm",
+        nargs="+",
+        default=["auto"],
+        dest="algorithms",
+        metavar="ALGORITHM",
+        help=text,
+    )
     text = "`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)"
     add("--backend", nargs="+", default=["p2p"], dest="backends", metavar="BACKEND", help=text)
     add("--ranks", nargs="+", type=number, metavar="RANKS", help="one launch for each (default 4)")
     text = (
-        "what starts ranks: loopback, slurm, cluster:5ms,25MB/s …; Horovod and MPI have their own, except on a cluster"
+        "what starts ranks: loopback, slurm, cluster:5ms,25MB/s …; "
+        "Horovod and MPI have their own, except on a cluster"
     )
     add("--where", default="loopback", help=f"{text} (default loopback)")
     text = "sizes, also typed as 64K or 1M (default 4 65536 1048576)"
     add("--bytes", nargs="+", type=size, metavar="BYTES", help=text)
     add("--dtype", default="float32", help="of the elements (default float32)")
     add("--op", default="sum", help="of a collective that reduces (default sum)")
-    add("--root", type=number, default=0, help="of a collective that starts from or ends at one rank (default 0)")
-    text = "one buffer for input and output, as nccl-tests means it (default: as torch's functions do)"
+    add(
+        "--root",
+        type=number,
+        default=0,
+        help="of a collective that starts from or ends at one rank (default 0)",
+    )
+    text = (
+        "one buffer for input and output, as nccl-tests means it (default: as torch's functions do)"
+    )
     add("--in-place", action=argparse.BooleanOptionalAction, help=text)
     add("--segments", type=number, help="for pipelined algorithms (default: from the size)")
     text = "what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE"
@@ -53,17 +84,28 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--back-to-back", action="store_true", help=text)
     text = "more ranks on loopback than GPUs, each a host of its own to NCCL; emulated hosts do so anyway"
     add("--share-gpus", action="store_true", help=text)
-    text = "calls that are prepared once, as MPI 4's MPI_Allreduce_init, by back ends that have them"
+    text = (
+        "calls that are prepared once, as MPI 4's MPI_Allreduce_init, by back ends that have them"
+    )
     add("--persistent", action="store_true", help=text)
     add("--repetitions", type=number, help="timed calls (default 20, or 200 back to back)")
     add("--warmups", type=number, help="calls before that (default 3, or 20 back to back)")
-    add("--timeout", type=seconds, default=TIMEOUT, help=f"seconds for one launch (default {TIMEOUT})")
+    add(
+        "--timeout",
+        type=seconds,
+        default=TIMEOUT,
+        help=f"seconds for one launch (default {TIMEOUT})",
+    )
     add("-b", "--minbytes", type=size, help="the first size, instead of --bytes")
     add("-e", "--maxbytes", type=size, help="the last size (default: the first)")
     add("-f", "--stepfactor", type=whole(least=2), help="from a size to the next (default 2)")
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
-    printed.add_argument("--nccl-tests", action="store_true", help="nccl-tests' table: out of place and in place")
+    printed.add_argument(
+        "--json", action="store_true", help="one JSON object per row, with every sample"
+    )
+    printed.add_argument(
+        "--nccl-tests", action="store_true", help="nccl-tests' table: out of place and in place"
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -92,14 +134,19 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
         collective, ranks = program.collective, program.p
     collectives = arguments.collective or [collective]
     if arguments.root and not set(collectives) & set(ROOTED):
-        raise ValueError(f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none")
+        raise ValueError(
+            f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none"
+        )
     if arguments.op != "sum" and not set(collectives) & set(REDUCING):
-        raise ValueError(f"{', '.join(collectives)} takes no --op: got {arguments.op}, expected none: it adds nothing")
+        raise ValueError(
+            f"{', '.join(collectives)} takes no --op: got {arguments.op}, expected none: it adds nothing"
+        )
     given = {name: value for name in FIELDS if (value := getattr(arguments, name)) is not None}
     given |= {"bytes": typed} if typed else {}
     try:
         return [
-            [Settings(collective=each, ranks=p, **given) for each in collectives] for p in arguments.ranks or [ranks]
+            [Settings(collective=each, ranks=p, **given) for each in collectives]
+            for p in arguments.ranks or [ranks]
         ]
     except ValidationError as error:
         raise ValueError(explain(error)) from None
@@ -116,12 +163,16 @@ def _sizes(arguments: argparse.Namespace) -> list[int] | None:
     last = first if last is None else last
     if typed or not 0 < first <= last:
         beside = "beside --bytes" if typed else f"to -e {last}"
-        raise ValueError(f"-b: got {first} {beside}, expected a size above 0, at most that of -e, and no --bytes")
+        raise ValueError(
+            f"-b: got {first} {beside}, expected a size above 0, at most that of -e, and no --bytes"
+        )
     return [first * factor**i for i in range(last.bit_length()) if first * factor**i <= last]
 
 
 def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
-    """Measure and print: rows as they come, or nccl-tests' tables at the end; returns how many elements were wrong.
+    """Measure and print: rows as they come, or nccl-tests' tables at the end.
+
+    Returns how many elements were wrong.
 
     The tables of what was measured before ranks failed are printed, too.
     """
@@ -154,11 +205,14 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
-        "two or more: NAME.parquet, a file of what `bench --json` printed, a folder of results, or the name of a run "
+        "two or more: NAME.parquet, a file of what `bench --json` printed, a folder of results, "
+        "or the name of a run "
     )
     text += "below experiments/results, as reference/loopback/all-reduce"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=text)
-    parser.add_argument("--svg", metavar="NAME", help="draw the ratios: NAME-light.svg, NAME-dark.svg")
+    parser.add_argument(
+        "--svg", metavar="NAME", help="draw the ratios: NAME-light.svg, NAME-dark.svg"
+    )
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--csv", action="store_true", help="the table as CSV on standard output")
     add_json(printed)
@@ -180,7 +234,10 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.svg:
         from collectives.figures.comparison import ratios
 
-        save(ratios(pairs, lambda row: f"{row['second']}\n{setting_of(row)}", label), Path(arguments.svg))
+        save(
+            ratios(pairs, lambda row: f"{row['second']}\n{setting_of(row)}", label),
+            Path(arguments.svg),
+        )
     if not arguments.csv and not arguments.json:
         for text in lines(runs):
             out(text)
@@ -210,9 +267,13 @@ def _error_arguments(parser: argparse.ArgumentParser) -> None:
     text = "sums travel in float32 and are rounded once, at the end: short for the codec float32, as in ring/float32"
     parser.add_argument("--accumulate", choices=["fp32"], help=text)
     parser.add_argument(
-        "--data", default="normal", help="normal, positive, or NAME.npy (ranks x elements; default normal)"
+        "--data",
+        default="normal",
+        help="normal, positive, or NAME.npy (ranks x elements; default normal)",
     )
-    parser.add_argument("--seeds", type=whole(1000), default=5, help="samples of 1,000 elements (default 5)")
+    parser.add_argument(
+        "--seeds", type=whole(1000), default=5, help="samples of 1,000 elements (default 5)"
+    )
     add_json(parser)
 
 
@@ -224,19 +285,35 @@ def _error(arguments: argparse.Namespace) -> None:
         if arguments.algorithm is not None:
             complete(arguments)
         if arguments.collective not in REDUCING:
-            raise ValueError(f"error: got {arguments.collective}, expected one of {', '.join(REDUCING)}")
+            raise ValueError(
+                f"error: got {arguments.collective}, expected one of {', '.join(REDUCING)}"
+            )
         p, dtype = arguments.ranks or RANKS, DTYPES.get(arguments.dtype, arguments.dtype)
         data = list(samples(arguments.data, p, arguments.seeds))
         chosen = [arguments.algorithm] if arguments.algorithm else names(arguments.collective)
         if arguments.accumulate and split(chosen[0])[1]:
-            raise ValueError(f"--accumulate with a codec: got {chosen[0]}, expected {split(chosen[0])[0]}")
-        for number, name in enumerate(f"{each}/float32" if arguments.accumulate else each for each in chosen):
+            raise ValueError(
+                f"--accumulate with a codec: got {chosen[0]}, expected {split(chosen[0])[0]}"
+            )
+        for number, name in enumerate(
+            f"{each}/float32" if arguments.accumulate else each for each in chosen
+        ):
             options = [option for option in OPTIONS if takes(arguments.collective, name, option)]
-            schedule = build(arguments.collective, name, p, **{each: getattr(arguments, each) for each in options})
+            schedule = build(
+                arguments.collective,
+                name,
+                p,
+                **{each: getattr(arguments, each) for each in options},
+            )
             found = measure(schedule, dtype, data)
             if not number and not arguments.json:
                 out(HEAD)
-            row = {"collective": arguments.collective, "algorithm": name, "ranks": p, "dtype": dtype}
+            row = {
+                "collective": arguments.collective,
+                "algorithm": name,
+                "ranks": p,
+                "dtype": dtype,
+            }
             most = "-" if found.bound is None else _percent(found.bound)
             shares = f"{most:>9} {_percent(found.rms):>9} {_percent(found.worst):>9}"
             text = f"{name:<28} {p:>6,} {dtype:>8} {found.depth:>6,} {shares}"

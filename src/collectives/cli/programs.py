@@ -33,8 +33,8 @@ Row = dict[str, Any]
 
 SIZE = "1M"
 
-# Without --max-ranks: every contribution is counted for these numbers of ranks, and fingerprints are compared for one
-# larger number, which depends on how many chunks p ranks have.
+# Without --max-ranks: every contribution is counted for these numbers of ranks, and fingerprints
+# are compared for one larger number, which depends on how many chunks p ranks have.
 COUNTED_FOR = (*range(1, 65), 96, 100, 127, 128)
 LARGE = {"p * p": 256, "p": 1024, "few": 4096}
 PROGRESS_SECONDS = 10.0
@@ -68,25 +68,38 @@ def _proof() -> Iterator[None]:
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS, nargs="?")
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="instead: programs in MSCCL XML, schedules of TE-CCL in JSON"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="instead: programs in MSCCL XML, schedules of TE-CCL in JSON",
     )
-    parser.add_argument("--all", action="store_true", help="every algorithm, all its roots, segments and nodes")
+    parser.add_argument(
+        "--all", action="store_true", help="every algorithm, all its roots, segments and nodes"
+    )
     most = f"with --all: 1 to P ranks (default: {COUNTED_RANKS}, and more)"
     parser.add_argument("--max-ranks", type=whole(COUNTED_RANKS), metavar="P", help=most)
-    parser.add_argument("--machine", help="with FILE.xml: simulated there too; a preset, or your own NAME.yaml")
+    parser.add_argument(
+        "--machine", help="with FILE.xml: simulated there too; a preset, or your own NAME.yaml"
+    )
     parser.add_argument("--bytes", type=size, help=f"with --machine (default {SIZE})")
     add_json(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
     """Print a row for each proof. Raises RuntimeError for a schedule that is wrong."""
-    words = [word for word in (arguments.collective, arguments.algorithm, *arguments.files) if word is not None]
+    words = [
+        word
+        for word in (arguments.collective, arguments.algorithm, *arguments.files)
+        if word is not None
+    ]
     if words and all(word.endswith((".xml", ".json")) for word in words) and not arguments.all:
         with limit(arguments.timeout or TIMEOUT, "verify"):
             _verify_programs(words, arguments)
         return
     if arguments.machine or arguments.bytes:
-        raise ValueError("--machine and --bytes go with FILE.xml: `simulate` has them for other schedules")
+        raise ValueError(
+            "--machine and --bytes go with FILE.xml: `simulate` has them for other schedules"
+        )
     if arguments.files or (len(words) == 2) == arguments.all:
         got = " ".join([*words, *["--all"] * arguments.all])[:80] or "nothing"
         expected = "a collective and an algorithm, or files that end in .xml or .json, or --all"
@@ -127,8 +140,17 @@ def _verify_one(arguments: argparse.Namespace) -> None:
         raise ValueError("--max-ranks goes with --all: got a single algorithm, expected -p")
     schedule = _proved(arguments)
     how = "every contribution counted" if exact(schedule) else "by fingerprints"
-    row = {"collective": arguments.collective, "algorithm": arguments.algorithm, "ranks": schedule.p, "method": how}
-    out_row(row, f"ok  {arguments.collective} {arguments.algorithm} on {schedule.p} ranks, {how}", arguments.json)
+    row = {
+        "collective": arguments.collective,
+        "algorithm": arguments.algorithm,
+        "ranks": schedule.p,
+        "method": how,
+    }
+    out_row(
+        row,
+        f"ok  {arguments.collective} {arguments.algorithm} on {schedule.p} ranks, {how}",
+        arguments.json,
+    )
 
 
 def _proved(arguments: argparse.Namespace) -> Schedule:
@@ -141,15 +163,21 @@ def _proved(arguments: argparse.Namespace) -> Schedule:
 
 
 def proofs(max_ranks: int | None) -> Iterator[Row]:
-    """Yield a row for each algorithm when it is proved on 1 to ``max_ranks`` ranks. Raises ScheduleError if not.
+    """Yield a row for each algorithm when it is proved on 1 to ``max_ranks`` ranks.
 
-    A job is one algorithm on one number of ranks, so that all cores work until the end. The longest come first: the
-    proofs by fingerprints, then the last algorithms of the table, on many ranks. Of several wrong schedules of an
-    algorithm the one on the fewest ranks is shown.
+    Raises ScheduleError if not.
+
+    A job is one algorithm on one number of ranks, so that all cores work until the end. The longest
+    come first: the proofs by fingerprints, then the last algorithms of the table, on many ranks. Of
+    several wrong schedules of an algorithm the one on the fewest ranks is shown.
     """
     counted = COUNTED_FOR if max_ranks is None else range(1, max_ranks + 1)
     with workers() as pool:
-        large = {} if max_ranks is not None else {n: pool.submit(_prove_large, *n) for n in reversed(ALGORITHMS)}
+        large = (
+            {}
+            if max_ranks is not None
+            else {n: pool.submit(_prove_large, *n) for n in reversed(ALGORITHMS)}
+        )
         jobs = {names: _submit_counted(pool, names, counted) for names in reversed(ALGORITHMS)}
         of_job = {job: names for names, each in jobs.items() for job in each}
         of_job |= {job: names for names, job in large.items()}
@@ -162,8 +190,13 @@ def proofs(max_ranks: int | None) -> Iterator[Row]:
                 yield _proof_row(names, max(counted), schedules, large.get(names))
 
 
-def _submit_counted(pool: "ProcessPoolExecutor", names: tuple[str, str], counted: Sequence[int]) -> list["Future[int]"]:
-    """Submit one algorithm's proofs on these numbers of ranks, the largest first; return them in ascending order."""
+def _submit_counted(
+    pool: "ProcessPoolExecutor", names: tuple[str, str], counted: Sequence[int]
+) -> list["Future[int]"]:
+    """Submit one algorithm's proofs on these numbers of ranks, the largest first.
+
+    Return them in ascending order.
+    """
     descending = [pool.submit(_prove_counted, *names, p) for p in sorted(counted, reverse=True)]
     return descending[::-1]
 
@@ -195,7 +228,9 @@ def _prove_large(collective: str, algorithm: str) -> int:
     return large
 
 
-def _proof_row(names: tuple[str, str], most: int, schedules: int, large: "Future[int] | None") -> Row:
+def _proof_row(
+    names: tuple[str, str], most: int, schedules: int, large: "Future[int] | None"
+) -> Row:
     row = {"collective": names[0], "algorithm": names[1], "max_ranks": most, "schedules": schedules}
     return row | {"fingerprints_at": None if large is None else large.result()}
 
@@ -208,11 +243,13 @@ def _proof_line(row: Row) -> str:
     )
 
 
-def judged(files: Sequence[str], machine: "Machine | None" = None, nbytes: int = 0) -> Iterator[Row]:
+def judged(
+    files: Sequence[str], machine: "Machine | None" = None, nbytes: int = 0
+) -> Iterator[Row]:
     """Yield a row for each file: verdict "right", "wrong", or "unreadable" if it is no program.
 
-    A file's contents say whether it is XML or JSON. With a machine, a program that is right is simulated there. A
-    schedule of TE-CCL is not, because it is made for its own links.
+    A file's contents say whether it is XML or JSON. With a machine, a program that is right is
+    simulated there. A schedule of TE-CCL is not, because it is made for its own links.
     """
     for file in files:
         begin = time.perf_counter()
@@ -313,12 +350,22 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
     formats = "MSCCL XML, proved before it is written; GOAL, for LogGOPSim; the file of NCCL's example tuner"
     parser.add_argument("--to", choices=tuple(TAKES), required=True, help=formats)
     parser.add_argument("--dialect", choices=DIALECTS, help="msccl: what reads it (default rccl)")
-    parser.add_argument("--protocol", choices=tuple(SLOTS), help="msccl: NCCL's protocol (default Simple)")
+    parser.add_argument(
+        "--protocol", choices=tuple(SLOTS), help="msccl: NCCL's protocol (default Simple)"
+    )
     nodes, shown = whole(units.MAX_RANKS), " ".join(map(str, NODES))
-    parser.add_argument("--machine", help="goal, nccl-tuner: whose network it is (default textbook)")
-    parser.add_argument("--nodes", nargs="+", type=nodes, help=f"nccl-tuner: of the machine (default {shown})")
-    parser.add_argument("--bytes", nargs="+", type=size, help="goal: one size; nccl-tuner: default 256 B to 1 GiB")
-    parser.add_argument("--rows", metavar="FILE.parquet", help="nccl-tuner: instead of a machine, rows of `bench`")
+    parser.add_argument(
+        "--machine", help="goal, nccl-tuner: whose network it is (default textbook)"
+    )
+    parser.add_argument(
+        "--nodes", nargs="+", type=nodes, help=f"nccl-tuner: of the machine (default {shown})"
+    )
+    parser.add_argument(
+        "--bytes", nargs="+", type=size, help="goal: one size; nccl-tuner: default 256 B to 1 GiB"
+    )
+    parser.add_argument(
+        "--rows", metavar="FILE.parquet", help="nccl-tuner: instead of a machine, rows of `bench`"
+    )
     parser.add_argument("--output", metavar="FILE", help="left out: standard output")
 
 
@@ -337,7 +384,9 @@ def _refuse_others(arguments: argparse.Namespace) -> None:
     """Raise ValueError for an option of another format, or of another source of times."""
     is_tuner, taken = arguments.to == "nccl-tuner", TAKES[arguments.to]
     if is_tuner and arguments.algorithm is not None:
-        raise ValueError(f"--to nccl-tuner takes no algorithm: got {arguments.algorithm}, expected none")
+        raise ValueError(
+            f"--to nccl-tuner takes no algorithm: got {arguments.algorithm}, expected none"
+        )
     if is_tuner and arguments.rows is not None:
         taken = ("rows",)
     others = {each for options in TAKES.values() for each in options} - {*taken}
@@ -355,7 +404,10 @@ def _program_text(arguments: argparse.Namespace) -> str:
 
 
 def _goal(schedule: Schedule, arguments: argparse.Namespace) -> str:
-    """Return the program; print LogGOPSim's parameters for the machine's network on standard error."""
+    """Return the program.
+
+    Print LogGOPSim's parameters for the machine's network on standard error.
+    """
     from collectives.machine import machine
 
     if arguments.bytes is None or len(arguments.bytes) != 1:
@@ -372,7 +424,9 @@ def _tuner(arguments: argparse.Namespace) -> str:
     if arguments.rows is not None:
         path = Path(arguments.rows)
         return tuner(_measured(path, arguments.collective), f"measured: {path.name}")
-    return tuner(_simulated(arguments), f"simulated by `collectives` on {arguments.machine or 'textbook'}")
+    return tuner(
+        _simulated(arguments), f"simulated by `collectives` on {arguments.machine or 'textbook'}"
+    )
 
 
 def _simulated(arguments: argparse.Namespace) -> list[Time]:
@@ -380,10 +434,16 @@ def _simulated(arguments: argparse.Namespace) -> list[Time]:
     from collectives.simulator.scaling import regimes
 
     if arguments.collective != "all_reduce":
-        raise ValueError(f"--to nccl-tuner: got {arguments.collective}, expected all_reduce, or --rows of another")
+        raise ValueError(
+            f"--to nccl-tuner: got {arguments.collective}, expected all_reduce, or --rows of another"
+        )
     on = machine(arguments.machine or "textbook")
     rows = regimes([on], arguments.nodes or NODES, arguments.bytes or SIZES, TUNED)
-    switched = [nvls(*_where(row, on), on.inside.rate, on.ports * on.network.rate) for row in rows if on.inside]
+    switched = [
+        nvls(*_where(row, on), on.inside.rate, on.ports * on.network.rate)
+        for row in rows
+        if on.inside
+    ]
     return [_time(row, on) for row in rows] + switched
 
 
@@ -404,7 +464,9 @@ def _protocol(row: dict[str, Any], on: Any) -> str:
     from collectives.simulator.scaling import Case, schedule
     from collectives.simulator.simulation import simulate
 
-    made = schedule(Case(row["collective"], row["algorithm"], row["ranks"], row["bytes"], on, row["segments"]))
+    made = schedule(
+        Case(row["collective"], row["algorithm"], row["ranks"], row["bytes"], on, row["segments"])
+    )
     return simulate(made, on, row["bytes"], row["algorithm"]).protocol
 
 
@@ -413,7 +475,9 @@ def _measured(path: Path, collective: str) -> list[Time]:
     from collectives.bench.results import table
 
     if collective not in COLLECTIVES:
-        raise ValueError(f"--to nccl-tuner: got {collective}, expected one of {', '.join(COLLECTIVES)}")
+        raise ValueError(
+            f"--to nccl-tuner: got {collective}, expected one of {', '.join(COLLECTIVES)}"
+        )
     try:
         rows = table(path, MEASURED).to_pandas().to_dict("records")
     except (OSError, ValueError) as error:
@@ -421,7 +485,14 @@ def _measured(path: Path, collective: str) -> list[Time]:
     found = [
         (
             str(row.get("backend")),
-            Time(collective, *names, ANY, int(row["ranks"]), int(row["bytes"]), row["median_us"] / 1e6),
+            Time(
+                collective,
+                *names,
+                ANY,
+                int(row["ranks"]),
+                int(row["bytes"]),
+                row["median_us"] / 1e6,
+            ),
         )
         for row in rows
         if row.get("collective") == collective and row.get("median_us", 0) > 0
@@ -430,8 +501,14 @@ def _measured(path: Path, collective: str) -> list[Time]:
     ]
     backends = sorted({backend for backend, time in found if time.algorithm})
     if len(backends) > 1 and "nccl" not in backends:
-        raise ValueError(f"back ends of {path}: got {', '.join(backends)}, expected nccl or one alone")
-    return [time for backend, time in found if backend == ("nccl" if "nccl" in backends else backends[0])]
+        raise ValueError(
+            f"back ends of {path}: got {', '.join(backends)}, expected nccl or one alone"
+        )
+    return [
+        time
+        for backend, time in found
+        if backend == ("nccl" if "nccl" in backends else backends[0])
+    ]
 
 
 VERIFY = Verb(_verify_arguments, _verify)

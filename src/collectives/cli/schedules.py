@@ -1,4 +1,7 @@
-"""The verbs about schedules: ``list``, ``show``, ``synthesize``; and the arguments that name a schedule."""
+"""The verbs about schedules: ``list``, ``show``, ``synthesize``.
+
+And the arguments that name a schedule.
+"""
 
 import argparse
 import json
@@ -12,7 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectives import units
-from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, is_program, machine_of, names, own, takes
+from collectives.algorithms import (
+    ALGORITHMS,
+    build,
+    is_for_links,
+    is_own,
+    is_program,
+    machine_of,
+    names,
+    own,
+    takes,
+)
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
 from collectives.codecs import current_name
 from collectives.files import check_new_or_file, replace
@@ -25,56 +38,87 @@ if TYPE_CHECKING:
     from collectives.figures.style import Picture
     from collectives.synthesis.few_steps import Answer
 
-# What a schedule is made for if the command line does not say, and the options that algorithms may take.
+# What a schedule is made for if the command line does not say, and the options that algorithms may
+# take.
 RANKS = 8
 OPTIONS = ("root", "segments")
 
-# How often `synthesize` shows the elapsed time, in seconds: on a terminal, where it is one line, and in a file.
+# How often `synthesize` shows the elapsed time, in seconds: on a terminal, where it is one line,
+# and in a file.
 ON_TERMINAL, IN_FILE = 1.0, 10.0
 
 
-def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
+def add_schedule(
+    parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None
+) -> None:
     """Add collective, algorithm and their options."""
-    parser.add_argument("collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own")
+    parser.add_argument(
+        "collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own"
+    )
     text = (
         "such as two_tree (`collectives list`), packed_trees@MACHINE, FILE.xml, "
         "or FILE.py:FUNCTION (runs as you, without a sandbox)"
     )
     parser.add_argument("algorithm", nargs="?", help=text)
     parser.add_argument(
-        "-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)"
+        "-p",
+        "--ranks",
+        type=whole(most_ranks),
+        help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)",
     )
-    parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
-    parser.add_argument("--segments", type=whole(units.MAX_SEGMENTS), help="for a pipelined algorithm")
+    parser.add_argument(
+        "--root", type=int, help="for a collective that starts from or ends at one rank"
+    )
+    parser.add_argument(
+        "--segments", type=whole(units.MAX_SEGMENTS), help="for a pipelined algorithm"
+    )
     add_timeout(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--timeout``."""
-    parser.add_argument("--timeout", type=seconds, help=f"seconds (default {TIMEOUT:g} for a schedule of your own)")
+    parser.add_argument(
+        "--timeout", type=seconds, help=f"seconds (default {TIMEOUT:g} for a schedule of your own)"
+    )
 
 
-def limited(arguments: argparse.Namespace, algorithms: Sequence[str | None]) -> AbstractContextManager[None]:
-    """Return the verb's time limit. A schedule of the user's own always has one, because it may never end."""
+def limited(
+    arguments: argparse.Namespace, algorithms: Sequence[str | None]
+) -> AbstractContextManager[None]:
+    """Return the verb's time limit.
+
+    A schedule of the user's own always has one, because it may never end.
+    """
     files = [name for name in algorithms if name and is_own(name)]
-    return limit(arguments.timeout or (TIMEOUT if files else None), " ".join([arguments.verb, *files]))
+    return limit(
+        arguments.timeout or (TIMEOUT if files else None), " ".join([arguments.verb, *files])
+    )
 
 
 def refuse(arguments: argparse.Namespace, options: Sequence[str], what: str) -> None:
     """Raise ValueError for the first of these options that was given, because ``what`` takes none of them."""
     for option in options:
         if (value := getattr(arguments, option)) is not None:
-            raise ValueError(f"{what} takes no --{option.replace('_', '-')}: got {value}, expected none")
+            raise ValueError(
+                f"{what} takes no --{option.replace('_', '-')}: got {value}, expected none"
+            )
 
 
 def complete(arguments: argparse.Namespace) -> None:
-    """Fill in what FILE.xml or packed_trees@MACHINE says. Raises ValueError for no algorithm, and its wrong options."""
+    """Fill in what FILE.xml or packed_trees@MACHINE says.
+
+    Raises ValueError for no algorithm, and its wrong options.
+    """
     if arguments.algorithm is None and is_program(arguments.collective):
         arguments.collective, arguments.algorithm = None, arguments.collective
     if arguments.algorithm is None:
         known = ", ".join(names(arguments.collective))
-        expected = f"one of {known}" if known else "a collective and an algorithm, as in all_reduce ring"
-        raise ValueError(f"{arguments.verb} {arguments.collective}: got no algorithm, expected {expected}")
+        expected = (
+            f"one of {known}" if known else "a collective and an algorithm, as in all_reduce ring"
+        )
+        raise ValueError(
+            f"{arguments.verb} {arguments.collective}: got no algorithm, expected {expected}"
+        )
     arguments.algorithm = current_name(arguments.algorithm)
     if is_program(arguments.algorithm):
         program = own(arguments.algorithm)(RANKS)
@@ -120,7 +164,9 @@ def save(picture: "Picture", stem: Path) -> None:
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     ranks = whole(units.MAX_RANKS_SHOWN)
-    parser.add_argument("-p", "--ranks", type=ranks, default=RANKS, help=f"ranks to count for (default {RANKS})")
+    parser.add_argument(
+        "-p", "--ranks", type=ranks, default=RANKS, help=f"ranks to count for (default {RANKS})"
+    )
     parser.add_argument("own", nargs="*", metavar="FILE.py:FUNCTION", help="schedules of your own")
     add_timeout(parser)
     add_json(parser)
@@ -130,7 +176,9 @@ def _list(arguments: argparse.Namespace) -> None:
     """Print a row for each algorithm: steps, messages, and what passes through the busiest port."""
     p = arguments.ranks
     with limited(arguments, arguments.own):
-        schedules = [(algorithm, build(collective, algorithm, p)) for collective, algorithm in ALGORITHMS]
+        schedules = [
+            (algorithm, build(collective, algorithm, p)) for collective, algorithm in ALGORITHMS
+        ]
         schedules += [(name, own(name)(p)) for name in arguments.own]
         for algorithm, schedule in schedules:
             if schedule.p != p:
@@ -142,7 +190,12 @@ def _list(arguments: argparse.Namespace) -> None:
             counted = traffic(schedule, n := 1000 * schedule.k)
             messages = int(counted.messages_sent.sum())
             busiest = float(max(counted.sent.max(), counted.received.max()) / n)
-            row = {"collective": schedule.collective, "algorithm": algorithm, "ranks": p, "steps": schedule.nsteps}
+            row = {
+                "collective": schedule.collective,
+                "algorithm": algorithm,
+                "ranks": p,
+                "steps": schedule.nsteps,
+            }
             text = f"{schedule.collective:<14}  {algorithm:<20}  {schedule.nsteps:>6}  {messages:>8}  {busiest:.3g} n"
             out_row(row | {"messages": messages, "busiest_port": busiest}, text, arguments.json)
 
@@ -151,11 +204,18 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS_SHOWN)
     files = "NAME-steps-light.svg, NAME-time-light.svg, and both -dark"
     parser.add_argument("--svg", metavar="NAME", help=f"draw it: {files}")
-    parser.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object on one line: what the page's player reads",
+    )
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    """Draw the schedule if asked to; else print it as a table, or as what the page's player reads."""
+    """Draw the schedule if asked to.
+
+    Else print it as a table, or as what the page's player reads.
+    """
     with limited(arguments, [arguments.collective, arguments.algorithm]):
         schedule = built(arguments)
         if arguments.svg:
@@ -178,22 +238,30 @@ def _draw(name: str, schedule: Schedule, algorithm: str) -> None:
 
     messages = schedule.p * schedule.nsteps
     if messages > units.MAX_MESSAGES_DRAWN:
-        raise ValueError(f"ranks x steps to draw: got {messages:,}, expected at most {units.MAX_MESSAGES_DRAWN:,}")
+        raise ValueError(
+            f"ranks x steps to draw: got {messages:,}, expected at most {units.MAX_MESSAGES_DRAWN:,}"
+        )
     save(steps(schedule, algorithm), Path(f"{name}-steps"))
     save(space_time(schedule), Path(f"{name}-time"))
 
 
 def _synthesize_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("collective", choices=("all_gather", "reduce_scatter", "all_reduce"))
-    parser.add_argument("--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links")
+    parser.add_argument(
+        "--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links"
+    )
     many_at_most = whole(units.MAX_SEGMENTS)
     steps = "of the schedule; an all_reduce has an even number"
     parser.add_argument("--steps", type=many_at_most, required=True, help=steps)
     parser.add_argument("--chunks", type=many_at_most, default=1, help="of each rank (default 1)")
     rounds = "in all; a link carries a chunk a round (default: as few as there is a schedule for)"
     parser.add_argument("--rounds", type=many_at_most, help=rounds)
-    parser.add_argument("--limit", type=_seconds_with_unit, default=60.0, help="time for all (default 60s)")
-    parser.add_argument("--output", metavar="FILE.py", help="the schedule as FILE.py:schedule, for the other verbs")
+    parser.add_argument(
+        "--limit", type=_seconds_with_unit, default=60.0, help="time for all (default 60s)"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE.py", help="the schedule as FILE.py:schedule, for the other verbs"
+    )
     add_json(parser)
 
 
@@ -203,7 +271,9 @@ def _seconds_with_unit(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not 0 < number <= units.MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"got {text[:40]}, expected above 0s, at most {units.MAX_SECONDS}s")
+        raise argparse.ArgumentTypeError(
+            f"got {text[:40]}, expected above 0s, at most {units.MAX_SECONDS}s"
+        )
     return number
 
 
@@ -221,7 +291,9 @@ def _synthesize(arguments: argparse.Namespace) -> None:
         if arguments.rounds is None:
             answers = search(*asked, arguments.chunks, arguments.limit)
         else:
-            answers = iter([synthesize(*asked, arguments.rounds, arguments.chunks, arguments.limit)])
+            answers = iter(
+                [synthesize(*asked, arguments.rounds, arguments.chunks, arguments.limit)]
+            )
         for answer in answers:
             _print_answer(answer, arguments, len(links))
     if answer.verdict == "limit":
@@ -239,7 +311,12 @@ def _synthesize(arguments: argparse.Namespace) -> None:
 
 def _print_answer(answer: "Answer", arguments: argparse.Namespace, ranks: int) -> None:
     row = {name: getattr(arguments, name) for name in ("collective", "machine", "chunks")}
-    row |= {"ranks": ranks, "steps": answer.steps, "rounds": answer.rounds, "verdict": answer.verdict}
+    row |= {
+        "ranks": ranks,
+        "steps": answer.steps,
+        "rounds": answer.rounds,
+        "verdict": answer.verdict,
+    }
     row |= {"why": answer.why, "solver_seconds": round(answer.seconds, 3)}
     why = f": {answer.why}" if answer.why else ""
     text = (
@@ -259,7 +336,10 @@ def program_text(schedule: Schedule, title: str) -> str:
     >>> list(made["schedule"](2).steps())
     [Step(0->1:+0, 1->0:+0)]
     """
-    columns = [", ".join(str(getattr(step, name).tolist()) for name in Step.__slots__) for step in schedule.steps()]
+    columns = [
+        ", ".join(str(getattr(step, name).tolist()) for name in Step.__slots__)
+        for step in schedule.steps()
+    ]
     steps = "\n".join(f"    Step({each})," for each in columns)
     p, size = schedule.p, f'"{schedule.collective}", {schedule.p}, {schedule.k}, {schedule.nsteps}'
     return f'''"""{title}."""
@@ -286,7 +366,12 @@ def _elapsed() -> Iterator[None]:
 
     def show() -> None:
         while not done.wait(ON_TERMINAL if is_terminal else IN_FILE):
-            print(f"{head}solving for {time.monotonic() - begin:.0f} s", end=end, file=sys.stderr, flush=True)
+            print(
+                f"{head}solving for {time.monotonic() - begin:.0f} s",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
         if is_terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 

@@ -1,19 +1,21 @@
 """A cluster in slow motion: hosts on this machine, each with its own network, joined by links of any latency and rate.
 
-Time dilation. One machine cannot emulate 32 hosts with links of 5 us and 25 GB/s, because its cores would be the
-bottleneck. With links a thousand times slower, 5 ms and 25 MB/s, the cores are idle most of the time and a measurement
-shows the network. Latency and bytes over rate have grown by the same factor, so ratios between algorithms stay, and a
-result in ms reads as us on the real link. Computing is not slowed down: it seems a thousand times faster than it is.
+Time dilation. One machine cannot emulate 32 hosts with links of 5 us and 25 GB/s, because its cores
+would be the bottleneck. With links a thousand times slower, 5 ms and 25 MB/s, the cores are idle
+most of the time and a measurement shows the network. Latency and bytes over rate have grown by the
+same factor, so ratios between algorithms stay, and a result in ms reads as us on the real link.
+Computing is not slowed down: it seems a thousand times faster than it is.
 
     with cluster(hosts=8, latency="5ms", rate="25MB/s") as c:
-        c.run(["hostname"])                                   # on every host
-        c.popen(3, ["ping", "-c", "1", "host5"])              # on one
-        c.set(3, rate="5MB/s")                                # one host becomes slow; c.cut(3), c.heal(3)
+        c.run(["hostname"])                                   # on every host c.popen(3, ["ping",
+        "-c", "1", "host5"])              # on one c.set(3, rate="5MB/s")
+        # one host becomes slow; c.cut(3), c.heal(3)
 
-A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
-numbers and shared memory, but the same files. `network` has the emulated network as arrays and functions over it, and
-`fabric` is the process that runs it. `hosts` makes the hosts, and `check` compares measured speeds with those that were
-set. `launch.cluster` starts ranks on the hosts.
+A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x),
+host name, process numbers and shared memory, but the same files. `network` has the emulated network
+as arrays and functions over it, and `fabric` is the process that runs it. `hosts` makes the hosts,
+and `check` compares measured speeds with those that were set. `launch.cluster` starts ranks on the
+hosts.
 """
 
 import json
@@ -52,7 +54,9 @@ class ClusterError(RuntimeError):
 class Cluster:
     """Hosts that run until the block of `cluster` ends; ``pids`` are their first processes."""
 
-    def __init__(self, pids: list[int], control: socket.socket, rate: float, isolated: bool) -> None:
+    def __init__(
+        self, pids: list[int], control: socket.socket, rate: float, isolated: bool
+    ) -> None:
         self.pids, self.hosts, self.rate = pids, len(pids), rate
         self.namespaces = NAMESPACES if isolated else NAMESPACES[:3]
         self._control = control
@@ -68,10 +72,14 @@ class Cluster:
         stderr: Stream = None,
         pass_fds: Sequence[int] = (),
     ) -> ChildProcess:
-        """Start a command on a host, as Popen does. To end it, signal the process group of its pid."""
+        """Start a command on a host, as Popen does.
+
+        To end it, signal the process group of its pid.
+        """
         entered = [*self.enter(host), *command]
         return ChildProcess(
-            entered if "pid" in self.namespaces else guarded(entered),  # only process 1 of a host ends all with it
+            # Only process 1 of a host ends all with it.
+            entered if "pid" in self.namespaces else guarded(entered),
             env=os.environ | dict(environment or {}),
             stdin=stdin,
             stdout=stdout,
@@ -97,12 +105,16 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         own: Sequence[Mapping[str, str]] = (),
     ) -> int:
-        """Run a command once for each rank, with the variables that torchrun sets; all end when one fails.
+        """Run a command once for each rank, with the variables that torchrun sets.
 
-        ``environment`` is added for all ranks, and ``own``, if given, has variables for each of them.
+        All end when one fails.
 
-        Returns 0 or the first other exit code: 128 plus the number of the signal if one ended a rank, as in a shell.
-        Raises TimeoutError after ``timeout`` seconds. All ranks have ended in either case.
+        ``environment`` is added for all ranks, and ``own``, if given, has variables for each of
+        them.
+
+        Returns 0 or the first other exit code: 128 plus the number of the signal if one ended a
+        rank, as in a shell. Raises TimeoutError after ``timeout`` seconds. All ranks have ended in
+        either case.
         """
         check_hosts(self.hosts, ranks_per_host)
         ranks = range(self.hosts * ranks_per_host)
@@ -136,13 +148,25 @@ class Cluster:
             "GLOO_SOCKET_IFNAME": "eth0",
         }
 
-    def set(self, host: int, other: int | None = None, *, rate: str | None = None, latency: str | None = None) -> None:
+    def set(
+        self,
+        host: int,
+        other: int | None = None,
+        *,
+        rate: str | None = None,
+        latency: str | None = None,
+    ) -> None:
         """Set the rate or latency of a host's link, in both directions, from now on.
 
-        With ``other``: of a link that only these two hosts use. It begins infinitely fast, and its latency is added.
+        With ``other``: of a link that only these two hosts use. It begins infinitely fast, and its
+        latency is added.
         """
         change = {"rate": link_rate(rate)} if rate is not None else {}
-        self._tell(host, other, change | ({"latency": link_latency(latency)} if latency is not None else {}))
+        self._tell(
+            host,
+            other,
+            change | ({"latency": link_latency(latency)} if latency is not None else {}),
+        )
 
     def cut(self, host: int, other: int | None = None) -> None:
         """Drop all packets from and to a host, or between two hosts, without a notice, like an unplugged cable."""
@@ -158,7 +182,9 @@ class Cluster:
             self._known(other)
         if other == host:
             raise ValueError(f"invalid link: got host {host} twice, expected two hosts")
-        self._control.sendall(json.dumps({"host": host, "other": other, "set": change}).encode() + b"\n")
+        self._control.sendall(
+            json.dumps({"host": host, "other": other, "set": change}).encode() + b"\n"
+        )
         _answer(self._control)
 
     def _known(self, host: int) -> None:
@@ -178,15 +204,18 @@ def cluster(
 ) -> Iterator[Cluster]:
     """Make hosts joined by links of this latency (one way, host to host) and rate (each way), until the block ends.
 
-    With ``racks`` neighbouring hosts share a rack. Packets that leave a rack share its uplink of rate ``uplink``, and
-    take the latency once more. With ``isolated=False`` processes on hosts have a network and a name of their own, but
-    see this machine's other processes and memory, as clients of CUDA's MPS do. Raises ValueError for invalid numbers,
-    and ClusterError, whose message says what to change, if the system does not allow namespaces or devices.
+    With ``racks`` neighbouring hosts share a rack. Packets that leave a rack share its uplink of
+    rate ``uplink``, and take the latency once more. With ``isolated=False`` processes on hosts have
+    a network and a name of their own, but see this machine's other processes and memory, as clients
+    of CUDA's MPS do. Raises ValueError for invalid numbers, and ClusterError, whose message says
+    what to change, if the system does not allow namespaces or devices.
     """
     link = link_rate(rate), link_latency(latency)
     check_hosts(hosts)
     if not 1 <= racks <= hosts:
-        raise ValueError(f"invalid number of racks: got {racks}, expected 1 to {hosts}, the number of hosts")
+        raise ValueError(
+            f"invalid number of racks: got {racks}, expected 1 to {hosts}, the number of hosts"
+        )
     if (racks > 1) != (uplink is not None):
         raise ValueError("racks and the rate of their uplink go together: give both or neither")
     up = [link_rate(uplink), link[1]] if uplink is not None else None
@@ -198,7 +227,13 @@ def cluster(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up}
-        command = [sys.executable, "-m", "collectives.emulator.fabric", str(os.getpid()), str(theirs.fileno())]
+        command = [
+            sys.executable,
+            "-m",
+            "collectives.emulator.fabric",
+            str(os.getpid()),
+            str(theirs.fileno()),
+        ]
         # A process with threads, which numpy's library starts, may not enter a user namespace.
         single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with ChildProcess(
@@ -249,7 +284,9 @@ def link_latency(text: str) -> float:
 
 
 def link_rate(text: str) -> float:
-    """Return a link's rate in bytes per second. Raises ValueError for anything else, and outside 1 B/s to 1 TB/s.
+    """Return a link's rate in bytes per second.
+
+    Raises ValueError for anything else, and outside 1 B/s to 1 TB/s.
 
     >>> link_rate("25MB/s")
     25000000.0
@@ -261,7 +298,9 @@ def link_rate(text: str) -> float:
     least, most = RATES
     given = parse_rate(text)
     if not parse_rate(least) <= given <= parse_rate(most):
-        raise ValueError(f"rate out of range: got {text!r}, expected {least} to {most}; `cut` unplugs a link")
+        raise ValueError(
+            f"rate out of range: got {text!r}, expected {least} to {most}; `cut` unplugs a link"
+        )
     return given
 
 
@@ -282,7 +321,9 @@ def _answer(control: socket.socket) -> dict[str, Any]:
         try:
             piece = control.recv(1 << 16)
         except TimeoutError:
-            raise ClusterError(f"the cluster's fabric timed out after {control.gettimeout():g} s") from None
+            raise ClusterError(
+                f"the cluster's fabric timed out after {control.gettimeout():g} s"
+            ) from None
         if not piece:
             raise ClusterError("the cluster's fabric has ended")
         text += piece
@@ -293,7 +334,10 @@ def _answer(control: socket.socket) -> dict[str, Any]:
 
 
 def _end(fabric: ChildProcess, seconds: float) -> None:
-    """Wait for the fabric, which ends with its socket, and every host with it; kill it after ``seconds``."""
+    """Wait for the fabric, which ends with its socket, and every host with it.
+
+    Kill it after ``seconds``.
+    """
     with suppress(subprocess.TimeoutExpired):
         fabric.wait(seconds)
     end([fabric])

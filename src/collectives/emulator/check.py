@@ -1,7 +1,8 @@
 """Check that a cluster has the speed that was set: round trip, one way, all to one, and all pairs at once.
 
-`check` runs this file as a script on every host, too: there it sends, receives and echoes, and reports rates and times.
-So that it starts fast, it then imports Python's own modules only. Jobs are lines of JSON on standard input.
+`check` runs this file as a script on every host, too: there it sends, receives and echoes, and
+reports rates and times. So that it starts fast, it then imports Python's own modules only. Jobs are
+lines of JSON on standard input.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ CONNECT_SECONDS = 30.0
 
 
 def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> list[Row]:
-    """Measure a cluster whose links are equal; return rows of the set value, the measured one, and the relative error.
+    """Measure a cluster whose links are equal.
 
-    ``latency`` is in seconds. A rate counts from the common start to the last byte, TCP's slow start included. ``load``
-    is the machine's load average: near or above the number of cores the error means little. Raises TimeoutError if a
-    measurement takes more than two minutes.
+    Return rows of the set value, the measured one, and the relative error.
+
+    ``latency`` is in seconds. A rate counts from the common start to the last byte, TCP's slow
+    start included. ``load`` is the machine's load average: near or above the number of cores the
+    error means little. Raises TimeoutError if a measurement takes more than two minutes.
     """
     from collectives.processes import end
 
@@ -59,7 +62,15 @@ def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> li
 
         def row(what: str, wanted: float, measured: float, unit: str) -> None:
             error = abs(measured / wanted - 1)
-            rows.append({"what": what, "hosts": cluster.hosts, "set": wanted, "measured": measured, "unit": unit})
+            rows.append(
+                {
+                    "what": what,
+                    "hosts": cluster.hosts,
+                    "set": wanted,
+                    "measured": measured,
+                    "unit": unit,
+                }
+            )
             rows[-1] |= {"error": error, "load": os.getloadavg()[0]}
             report(rows[-1])
 
@@ -96,7 +107,15 @@ def _measure(probes: list[Probe], pairs: dict[int, list[int]], **job: Any) -> li
 
     for host, process in enumerate(probes):
         senders = sum(host in to for to in pairs.values())
-        _tell(process, {"to": [address(to) for to in pairs.get(host, [])], "from": senders, "limit": 1.0, **job})
+        _tell(
+            process,
+            {
+                "to": [address(to) for to in pairs.get(host, [])],
+                "from": senders,
+                "limit": 1.0,
+                **job,
+            },
+        )
     _answers(probes)
     at = time.monotonic() + SETTLE_SECONDS
     for process in probes:
@@ -136,7 +155,9 @@ def serve() -> None:
             say({})
             job |= json.loads(sys.stdin.readline())
             time.sleep(max(0.0, job["at"] - time.monotonic()))
-            say(echo(job, outgoing, incoming) if "times" in job else stream(job, outgoing, incoming))
+            say(
+                echo(job, outgoing, incoming) if "times" in job else stream(job, outgoing, incoming)
+            )
             for each in outgoing + incoming:
                 each.close()
             signal.alarm(0)
@@ -148,8 +169,13 @@ def say(answer: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def echo(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
-    """Return the seconds of each round trip of one byte; a host that sends to none echoes instead."""
+def echo(
+    job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]
+) -> dict[str, Any]:
+    """Return the seconds of each round trip of one byte.
+
+    A host that sends to none echoes instead.
+    """
     took = []
     for _ in range(job["times"]):
         start = time.monotonic()
@@ -162,11 +188,15 @@ def echo(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[sock
     return {"round_trips": took if outgoing else []}
 
 
-def stream(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
-    """Send and receive on all connections at once; return this host's rate and the evenness after half the bytes.
+def stream(
+    job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]
+) -> dict[str, Any]:
+    """Send and receive on all connections at once.
 
-    The rate counts all bytes from the common start to the last of them. From the first read it would exceed the link's,
-    because bytes arrive before a host reads.
+    Return this host's rate and the evenness after half the bytes.
+
+    The rate counts all bytes from the common start to the last of them. From the first read it
+    would exceed the link's, because bytes arrive before a host reads.
     """
     left = {to.fileno(): (to, job["bytes"]) for to in outgoing}
     got = {of.fileno(): 0 for of in incoming}

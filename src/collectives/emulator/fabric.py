@@ -1,7 +1,7 @@
 """The fabric process: makes the hosts, carries packets between their devices, and changes links on request.
 
-It ends with its launcher, and the hosts end with it. Its loop is compiled and calls libc directly, so that a packet
-costs microseconds beside the kernel's own time.
+It ends with its launcher, and the hosts end with it. Its loop is compiled and calls libc directly,
+so that a packet costs microseconds beside the kernel's own time.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ Call = Any  # numba knows their types only when it compiles
 read: Call = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
 write: Call = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
 clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
-epoll_wait: Call = types.ExternalFunction("epoll_wait", types.int32(types.int32, types.uintp, types.int32, types.int32))
-ppoll: Call = types.ExternalFunction("ppoll", types.int32(types.uintp, types.uint64, types.uintp, types.uintp))
+epoll_wait: Call = types.ExternalFunction(
+    "epoll_wait", types.int32(types.int32, types.uintp, types.int32, types.int32)
+)
+ppoll: Call = types.ExternalFunction(
+    "ppoll", types.int32(types.uintp, types.uint64, types.uintp, types.uintp)
+)
 
 MONOTONIC = 1
 POLLIN = 1
 BATCH = 16  # devices read per round, and packets read from each of them
-# Seconds by which a packet leaves early. Waking this process and a host takes about as long, and one wake-up serves
-# several packets.
+# Seconds by which a packet leaves early. Waking this process and a host takes about as long, and
+# one wake-up serves several packets.
 EARLY = 1e-4
 BILLION = 1_000_000_000
 # Offsets of an IPv4 packet's version, target address and ports.
@@ -94,7 +98,11 @@ def _compile() -> None:
     reader, writer = os.pipe()
     os.close(writer)
     with os.fdopen(reader), _polling([reader]) as poll:
-        carry(network(1, EmulatedLink(1.0, 0.0), packets=1, most=1), *_numbers([], reader), poll.fileno())
+        carry(
+            network(1, EmulatedLink(1.0, 0.0), packets=1, most=1),
+            *_numbers([], reader),
+            poll.fileno(),
+        )
 
 
 def _polling(numbers: list[int]) -> select.epoll:
@@ -120,7 +128,10 @@ def _reduce_delays() -> None:
 
 
 def _execute(net: EmulatedNetwork, control: socket.socket) -> bool:
-    """Execute one request of the launcher, a line, and answer it; False if the launcher has closed the socket."""
+    """Execute one request of the launcher, a line, and answer it.
+
+    False if the launcher has closed the socket.
+    """
     line = control.recv(MAX_REQUEST)
     if not line:
         return False
@@ -149,11 +160,12 @@ EVENT_WORDS, DESCRIPTOR = epoll_event(platform.machine())
 def carry(net: EmulatedNetwork, devices: Ints, hosts: Ints, poll: int) -> None:
     """Carry packets between the hosts' devices until another descriptor can be read.
 
-    ``hosts`` has the host of each device by descriptor, NONE for other descriptors; ``poll`` is an epoll of all of
-    them.
+    ``hosts`` has the host of each device by descriptor, NONE for other descriptors; ``poll`` is an
+    epoll of all of them.
     """
     time, events = np.zeros(2, dtype=np.int64), np.zeros(EVENT_WORDS * BATCH, dtype=np.uint32)
-    waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results
+    # A pollfd: int32 descriptor, int16 events, int16 results.
+    waiting = np.array([poll | POLLIN << 32], dtype=np.int64)
     while True:
         _sleep(next_event(net) - EARLY - _now(time), waiting, time)
         for nth in range(_poll(poll, events)):
@@ -211,7 +223,11 @@ def _write(net: EmulatedNetwork, devices: Ints, time: Ints) -> None:
     while packet != NONE:
         at = net.data[packet].ctypes.data
         # The write fails if the host is about to end, which does not matter.
-        write(devices[net.packets[packet].target], at, np.uint64(net.packets[packet].size + OFFLOAD_HEADER))
+        write(
+            devices[net.packets[packet].target],
+            at,
+            np.uint64(net.packets[packet].size + OFFLOAD_HEADER),
+        )
         release(net, packet)
         packet = advance(net, until)
 

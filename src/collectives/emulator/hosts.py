@@ -1,7 +1,8 @@
 """A host: a process in network, host-name, mount and process namespaces of its own, and its network device.
 
-The namespaces have no name, so nothing of them is on disk; they end with their last process. Process 1 of a host ends
-when the pipe to the fabric closes, even if the fabric was killed; the kernel then ends all other processes there.
+The namespaces have no name, so nothing of them is on disk; they end with their last process.
+Process 1 of a host ends when the pipe to the fabric closes, even if the fabric was killed; the
+kernel then ends all other processes there.
 """
 
 import ctypes
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 INTERFACE = "eth0"
-NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # of a host, in the order in which they are entered
+# Of a host, in the order in which they are entered.
+NAMESPACES = ("user", "net", "uts", "pid", "mnt")
 MTU = 65000
-RETRANSMIT_MS = 1000  # a packet in slow motion may wait longer than the 200 ms after which TCP would send it again
+# A packet in slow motion may wait longer than the 200 ms after which TCP would send it again.
+RETRANSMIT_MS = 1000
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -26,16 +29,19 @@ PR_SET_CHILD_SUBREAPER = 36
 READY = "ready"
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 TUNSETOFFLOAD, TUN_F_CSUM = 0x400454D0, 1
-# Bytes before each packet (virtio_net_hdr): they say that the checksum is left out, so the receiver does not check it.
+# Bytes before each packet (virtio_net_hdr): they say that the checksum is left out, so the receiver
+# does not check it.
 OFFLOAD_HEADER = 10
 
 SYSCTL = Path("/proc/sys/net/ipv4")
-# Cubic fills a steady link. bbr, the default of some systems, probes it repeatedly, which halves the speed of short
-# transfers. Cubic may be a namespace's default only if the whole system allows it, but a route may always name it.
-# A connection keeps its speed when it was idle, because the links of a cluster do not change meanwhile.
+# Cubic fills a steady link. bbr, the default of some systems, probes it repeatedly, which halves
+# the speed of short transfers. Cubic may be a namespace's default only if the whole system allows
+# it, but a route may always name it. A connection keeps its speed when it was idle, because the
+# links of a cluster do not change meanwhile.
 CONGESTION = "cubic"
 TCP = {
-    "tcp_congestion_control": "reno",  # allowed everywhere: within a host, and on the route where there is no cubic
+    # Allowed everywhere: within a host, and on the route where there is no cubic.
+    "tcp_congestion_control": "reno",
     "tcp_rmem": "4096 524288 8388608",
     "tcp_wmem": "4096 524288 8388608",
     "tcp_slow_start_after_idle": "0",
@@ -100,7 +106,10 @@ def prepare() -> None:
 
 
 def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
-    """Make a host that ends when the pipe ``life`` closes. Raises OSError, whose message says what to change."""
+    """Make a host that ends when the pipe ``life`` closes.
+
+    Raises OSError, whose message says what to change.
+    """
     _unshare(CLONE_NEWNET)
     device = _device(host)
     for setting, value in TCP.items():
@@ -125,7 +134,11 @@ def _device(host: int) -> int:
 
     try:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", INTERFACE.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
+        fcntl.ioctl(
+            device,
+            TUNSETIFF,
+            struct.pack("16sH22x", INTERFACE.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR),
+        )
         fcntl.ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM)
     except OSError as error:
         raise OSError(NO_TUN.format(error.strerror)) from None
@@ -136,7 +149,9 @@ def _device(host: int) -> int:
         network = {"dst": "10.77.0.0/24", "oif": index, "scope": "link"}
         route.route("replace", **network, metrics={"rto_min": RETRANSMIT_MS})
         with suppress(NetlinkError):  # the kernel has no cubic
-            route.route("replace", **network, metrics={"rto_min": RETRANSMIT_MS, "cc_algo": CONGESTION})
+            route.route(
+                "replace", **network, metrics={"rto_min": RETRANSMIT_MS, "cc_algo": CONGESTION}
+            )
         route.link("set", index=route.link_lookup(ifname="lo")[0], state="up")
     return device
 
@@ -159,7 +174,8 @@ def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
     """Set up a host as its process 1, report that, and wait until the fabric ends."""
     try:
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which become our children
+        # The kernel reaps orphans, which become our children.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         socket.sethostname(name(host))
         _mount(hosts)
         os.write(writer, f"{READY}\n".encode())
@@ -179,14 +195,16 @@ def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
 def _mount(hosts: int) -> None:
     """Mount a hosts file with all hosts, the host's own /proc, and a /dev/shm that it shares with no other host.
 
-    The file is in a tmpfs that only this mount namespace has; /proc is then mounted over it. A server that also accepts
-    IPv6 sees ::ffff:10.77.0.x and looks up its name. That name differs from the IPv4 one, because otherwise host0 would
-    have two addresses.
+    The file is in a tmpfs that only this mount namespace has; /proc is then mounted over it. A
+    server that also accepts IPv6 sees ::ffff:10.77.0.x and looks up its name. That name differs
+    from the IPv4 one, because otherwise host0 would have two addresses.
     """
     _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", b"tmpfs", b"/proc", b"tmpfs", 0, None)
     known = [("127.0.0.1", "localhost"), *((address(each), name(each)) for each in range(hosts))]
-    Path("/proc/hosts").write_text("".join(f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for at, named in known))
+    Path("/proc/hosts").write_text(
+        "".join(f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for at, named in known)
+    )
     _call("mount", b"/proc/hosts", b"/etc/hosts", None, MS_BIND, None)
     _call("mount", b"proc", b"/proc", b"proc", 0, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
@@ -201,4 +219,6 @@ def _call(function: str, *arguments: int | bytes | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments):
         code = ctypes.get_errno()
-        raise OSError(code, f"{function}: {os.strerror(code)}" if code != errno.EPERM else "not permitted")
+        raise OSError(
+            code, f"{function}: {os.strerror(code)}" if code != errno.EPERM else "not permitted"
+        )

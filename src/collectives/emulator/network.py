@@ -4,11 +4,13 @@ It has no clock and no device: its caller passes the time. A packet has left a p
 
     max(when its last byte came, when the port began with it + size / rate)
 
-and a port begins as soon as it is free and the first byte is there. That is cut-through: without congestion a packet
-pays for its size once, not once a port. A port sends one packet at a time and serves its flows round robin. Packets are
-lost only by a cut: as on InfiniBand, queues grow if a port is too slow.
+and a port begins as soon as it is free and the first byte is there. That is cut-through: without
+congestion a packet pays for its size once, not once a port. A port sends one packet at a time and
+serves its flows round robin. Packets are lost only by a cut: as on InfiniBand, queues grow if a
+port is too slow.
 
-It is arrays of records and compiled functions over them, because 32 hosts at 25 MB/s send 13,000 packets a second.
+It is arrays of records and compiled functions over them, because 32 hosts at 25 MB/s send 13,000
+packets a second.
 """
 
 import math
@@ -23,10 +25,12 @@ Ints = NDArray[np.int64]
 Records = Any  # structured arrays: in compiled code, fields are attributes of their elements
 
 NONE = -1
-# Kinds of ports, in the order in which a packet passes them. PAIR is the link that only two hosts use.
+# Kinds of ports, in the order in which a packet passes them. PAIR is the link that only two hosts
+# use.
 EGRESS, UP, DOWN, PAIR, INGRESS = range(5)
 KINDS = 5
-# Flows with a queue of their own: connections, in each direction, over a cluster's life. Later ones share a queue.
+# Flows with a queue of their own: connections, in each direction, over a cluster's life. Later ones
+# share a queue.
 FLOWS = 1 << 16
 PROBES = 64
 # A hash multiplies by this prime and takes the upper bits.
@@ -59,8 +63,10 @@ PACKET = np.dtype(
         *((name, np.int64) for name in ("source", "target", "size", "flow")),
     ]
 )
-EVENT = np.dtype([("due", np.float64), ("order", np.int64)])  # which of those at the same time comes first
-COUNTS = np.dtype([(name, np.int64) for name in ("free", "pending", "ever")])  # packets; events in the heap, and ever
+# Which of those at the same time comes first.
+EVENT = np.dtype([("due", np.float64), ("order", np.int64)])
+# Packets; events in the heap, and ever.
+COUNTS = np.dtype([(name, np.int64) for name in ("free", "pending", "ever")])
 
 
 class EmulatedLink(NamedTuple):
@@ -71,11 +77,14 @@ class EmulatedLink(NamedTuple):
 
 
 class EmulatedNetwork(NamedTuple):
-    """Hosts joined by a switch; or by one switch a rack, and these by another, over a link for each rack.
+    """Hosts joined by a switch.
 
-    Ports are numbered in this order: egress of each host, up from each rack, down to each rack, link of each pair of
-    hosts, ingress of each host. An event is the arrival of a packet at its next port, with the packet's number, or the
-    end of a port's sending, with the port's number after all packets.
+    Or by one switch a rack, and these by another, over a link for each rack.
+
+    Ports are numbered in this order: egress of each host, up from each rack, down to each rack,
+    link of each pair of hosts, ingress of each host. An event is the arrival of a packet at its
+    next port, with the packet's number, or the end of a port's sending, with the port's number
+    after all packets.
     """
 
     hosts: int
@@ -100,8 +109,14 @@ def network(
     packets: int = 1 << 16,
     most: int = 1 << 16,
 ) -> EmulatedNetwork:
-    """Make an empty network for up to ``packets`` packets of ``most`` bytes; memory is allocated when it is used."""
-    way, numbers = uplink or EmulatedLink(math.inf, 0.0), [hosts, racks, racks, hosts * hosts, hosts]
+    """Make an empty network for up to ``packets`` packets of ``most`` bytes.
+
+    Memory is allocated when it is used.
+    """
+    way, numbers = (
+        uplink or EmulatedLink(math.inf, 0.0),
+        [hosts, racks, racks, hosts * hosts, hosts],
+    )
     ports = np.zeros(sum(numbers), PORT)
     ports["kind"] = np.repeat(range(KINDS), numbers)
     ports["rate"] = math.inf
@@ -144,8 +159,13 @@ def change(net: EmulatedNetwork, host: int, other: int | None, what: str, value:
 
 
 @compiled
-def send(net: EmulatedNetwork, source: int, target: int, size: int, addressed: int, now: float) -> None:
-    """Send the packet of `free_packet` as ``size`` bytes; its ports, ``addressed``, distinguish flows of two hosts."""
+def send(
+    net: EmulatedNetwork, source: int, target: int, size: int, addressed: int, now: float
+) -> None:
+    """Send the packet of `free_packet` as ``size`` bytes.
+
+    Its ports, ``addressed``, distinguish flows of two hosts.
+    """
     net.counts[0].free -= 1
     number = net.free[net.counts[0].free]
     packet = net.packets[number]
@@ -157,7 +177,10 @@ def send(net: EmulatedNetwork, source: int, target: int, size: int, addressed: i
 
 @compiled
 def advance(net: EmulatedNetwork, now: float) -> int:
-    """Process the due events until a packet has arrived. Returns it, for the caller to `release`, or NONE."""
+    """Process the due events until a packet has arrived.
+
+    Returns it, for the caller to `release`, or NONE.
+    """
     while next_event(net) <= now:
         event = pop(net)
         time = net.events[event].due
@@ -192,7 +215,10 @@ def _arrive(net: EmulatedNetwork, now: float, packet: int) -> None:
 
 @compiled
 def _transmit(net: EmulatedNetwork, now: float, at: int, number: int) -> None:
-    """Let a free port start to send a packet; it is busy at least until it has received all of it."""
+    """Let a free port start to send a packet.
+
+    It is busy at least until it has received all of it.
+    """
     port, packet = net.ports[at], net.packets[number]
     now = max(now, port.until)  # the caller may have processed events that were due a little later
     end = max(now + packet.size / port.rate, packet.complete)

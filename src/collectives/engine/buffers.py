@@ -22,7 +22,8 @@ Shared = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 def fill(call: Call, made: CompiledCall, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the flat tensor to work on, holding what this rank contributes, and scratch memory.
 
-    Where torch leaves the input alone the tensor is memory of ours. Raises ValueError for tensors of another size.
+    Where torch leaves the input alone the tensor is memory of ours. Raises ValueError for tensors
+    of another size.
     """
     program, edges, some = made.plan, made.edges, call.any_tensor()
     _check_elements(call, *_elements(call, made.n, rank, p))
@@ -44,16 +45,26 @@ def fill(call: Call, made: CompiledCall, rank: int, p: int) -> tuple[torch.Tenso
 def shared_tensors(call: Call, made: CompiledCall, rank: int) -> Shared:
     """Return memory of the rank's own, if shared memory needs it, its data, and where its result goes.
 
-    Where torch works in place the three are one. Otherwise data that the result would overwrite are copied.
+    Where torch works in place the three are one. Otherwise data that the result would overwrite are
+    copied.
     """
     source, target = call.input, call.output
     if source is target and not (call.collective == "reduce" and rank != call.root):
         return target, source, target
     first = made.stages[0]
     _check_elements(call, *first.elements)
-    if source is not None and target is not None and source is not target and _overlap(source, target):
+    if (
+        source is not None
+        and target is not None
+        and source is not target
+        and _overlap(source, target)
+    ):
         source = source.detach().clone()
-    return _memory(int(made.edges[-1]), call.any_tensor()) if first.needs_own else None, source, target
+    return (
+        _memory(int(made.edges[-1]), call.any_tensor()) if first.needs_own else None,
+        source,
+        target,
+    )
 
 
 def address(tensor: torch.Tensor | None) -> int:
@@ -80,7 +91,9 @@ def _check_elements(call: Call, source: int, target: int) -> None:
     for tensor, n, what in ((call.input, source, "an input"), (call.output, target, "an output")):
         if n and (tensor is None or tensor.numel() != n):
             got = "none" if tensor is None else f"{tensor.numel()} elements"
-            raise ValueError(f"{call.collective} needs {what} on this rank: got {got}, expected {n} elements")
+            raise ValueError(
+                f"{call.collective} needs {what} on this rank: got {got}, expected {n} elements"
+            )
 
 
 def scratch_of(made: CompiledCall, like: torch.Tensor) -> torch.Tensor | None:
@@ -90,7 +103,10 @@ def scratch_of(made: CompiledCall, like: torch.Tensor) -> torch.Tensor | None:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    begin, end = max(one.data_ptr(), other.data_ptr()), min(each.data_ptr() + each.nbytes for each in (one, other))
+    begin, end = (
+        max(one.data_ptr(), other.data_ptr()),
+        min(each.data_ptr() + each.nbytes for each in (one, other)),
+    )
     return begin < end
 
 
@@ -114,7 +130,10 @@ def _part(edges: Ints, rank: int, p: int) -> slice:
 
 
 class _Kept(threading.local):
-    """One block of scratch memory for each dtype, as large as was ever needed; each thread has its own."""
+    """One block of scratch memory for each dtype, as large as was ever needed.
+
+    Each thread has its own.
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[torch.dtype, torch.Tensor] = {}
@@ -126,8 +145,9 @@ _kept = _Kept()
 def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
     """Return ``n`` elements or more of a tensor's dtype that are ours until this thread's next call.
 
-    A block that is kept would be written by one CUDA stream while another still reads it. torch's allocator keeps GPU
-    memory by stream, so on a GPU each call takes its own: nothing waits, and no event is needed.
+    A block that is kept would be written by one CUDA stream while another still reads it. torch's
+    allocator keeps GPU memory by stream, so on a GPU each call takes its own: nothing waits, and no
+    event is needed.
     """
     if like.device.type == "cuda":
         return torch.empty(n, dtype=like.dtype, device=like.device)

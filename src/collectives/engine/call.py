@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Performed(NamedTuple):
     """A call as a back end has performed it: its algorithm, and the segments of a chunk if the back end knows them.
 
-    ``machine`` is the one by which "auto" has chosen; None if it did not choose, or by `autotune.DEFAULT`. ``executor``
-    says what of ours followed the program: compiled code or Python. ``transport`` says what carried the call:
-    shared memory, TCP, or both.
+    ``machine`` is the one by which "auto" has chosen; None if it did not choose, or by
+    `autotune.DEFAULT`. ``executor`` says what of ours followed the program: compiled code or
+    Python. ``transport`` says what carried the call: shared memory, TCP, or both.
     """
 
     algorithm: str
@@ -31,12 +31,14 @@ class Performed(NamedTuple):
 class Call(NamedTuple):
     """One collective on one rank's tensors, as ``torch.distributed`` would be asked for it.
 
-    Where torch works in place (all_reduce, broadcast, reduce) ``input`` and ``output`` are the same tensor. In a
-    scatter only the root has an input, in a gather only the root has an output; the parts of all ranks lie in it
-    one after the other. ``splits`` are the elements that go to and come from each rank in an all-to-all that is called
-    with split sizes: on all ranks, or on none. ``root`` is a rank within the group. ``algorithm`` and ``segments``
-    matter to our own back end only, and so do ``background``, for a call that shares no connection with others, and
-    ``barrier``: no rank returns before all have made the same call, which costs rooted calls a barrier.
+    Where torch works in place (all_reduce, broadcast, reduce) ``input`` and ``output`` are the same
+    tensor. In a scatter only the root has an input, in a gather only the root has an output; the
+    parts of all ranks lie in it one after the other. ``splits`` are the elements that go to and
+    come from each rank in an all-to-all that is called with split sizes: on all ranks, or on none.
+    ``root`` is a rank within the group. ``algorithm`` and ``segments`` matter to our own back end
+    only, and so do ``background``, for a call that shares no connection with others, and
+    ``barrier``: no rank returns before all have made the same call, which costs rooted calls a
+    barrier.
     """
 
     collective: str
@@ -52,27 +54,37 @@ class Call(NamedTuple):
     barrier: bool = False
 
     def any_tensor(self) -> torch.Tensor:
-        """Return the output, or else the input, which have one dtype and device. Raises ValueError without either."""
+        """Return the output, or else the input, which have one dtype and device.
+
+        Raises ValueError without either.
+        """
         tensor = self.output if self.output is not None else self.input
         if tensor is None:
             raise ValueError(f"{self.collective} without any tensor")
         return tensor
 
     def flat_input(self) -> torch.Tensor:
-        """Return the input, flat and without its gradient. Raises ValueError if this rank has none."""
+        """Return the input, flat and without its gradient.
+
+        Raises ValueError if this rank has none.
+        """
         return _flat(self.input, f"{self.collective} needs an input on this rank")
 
     def flat_output(self) -> torch.Tensor:
-        """Return the output, flat and without its gradient. Raises ValueError if this rank has none."""
+        """Return the output, flat and without its gradient.
+
+        Raises ValueError if this rank has none.
+        """
         return _flat(self.output, f"{self.collective} needs an output on this rank")
 
 
 class CompiledCall(NamedTuple):
     """One rank's part in calls of one key.
 
-    ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its host, or a plan of
-    messages between hosts. With a ``codec`` the buffer is float32, in whole blocks. Where ``is_shared``, one tensor is
-    source and target of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
+    ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its
+    host, or a plan of messages between hosts. With a ``codec`` the buffer is float32, in whole
+    blocks. Where ``is_shared``, one tensor is source and target of one stage in shared memory.
+    Where ``waits_for_all``, no rank returns before all have called.
     """
 
     plan: Plan

@@ -1,11 +1,11 @@
 """Encode float32 in a codec's format and decode it again (`collectives.codecs` lists the formats).
 
-Elements are rounded to nearest, ties to even. Encoding is idempotent: a rank that forwards decoded values adds no
-error, so all ranks can hold the same bits.
+Elements are rounded to nearest, ties to even. Encoding is idempotent: a rank that forwards decoded
+values adds no error, so all ranks can hold the same bits.
 
-An MX format has a scale for each block of 32 elements. The scale moves a block's largest value to the format's largest
-exponent; what is larger than every number of the format becomes the largest. A block that is not finite has the scale
-NAN, and codes of zeros.
+An MX format has a scale for each block of 32 elements. The scale moves a block's largest value to
+the format's largest exponent; what is larger than every number of the format becomes the largest. A
+block that is not finite has the scale NAN, and codes of zeros.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ INT8 = np.float32(127)
 # Largest exponents and numbers; bits that a float32 has more of, biases, and the place of the sign.
 FP8_EXPONENT, FP8_MOST, FP8 = 8, np.float32(448).view(np.uint32), (20, 7, 7)
 FP4_EXPONENT, FP4_MOST, FP4 = 2, np.float32(6).view(np.uint32), (22, 1, 3)
-ROUNDS = np.float32(3 << 22)  # float32 has no fractions there, so that a sum with this is rounded to an integer
+# Float32 has no fractions there, so that a sum with this is rounded to an integer.
+ROUNDS = np.float32(3 << 22)
 
 
 def encode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
@@ -116,13 +117,17 @@ def _scale(one: Array, at: int, end: int, exponent: int, least: int) -> int:
         most = max(most, as_bits(one[i]) & MAGNITUDE)
     if most >= INFINITE:
         return NAN
-    power = np.int64(most >> np.uint32(23)) if most else BIAS - 1  # 0 for subnormal numbers; for zeros that of 1/2
+    # 0 for subnormal numbers; for zeros that of 1/2.
+    power = np.int64(most >> np.uint32(23)) if most else BIAS - 1
     return int(max(least, power - exponent))
 
 
 @compiled
 def _scaled(value: Any, scale: int, point: int) -> Word:
-    """Return the bits of an element divided by its block's unit; zeros for a block that is not finite."""
+    """Return the bits of an element divided by its block's unit.
+
+    Zeros for a block that is not finite.
+    """
     inverse = as_float(np.uint32(2 * BIAS + point - scale) << np.uint32(23))
     return np.uint32(as_bits(value * inverse) & np.uint32(0 if scale == NAN else 0xFFFFFFFF))
 
@@ -170,7 +175,10 @@ MX_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
 
 @cache
 def codec_kernels(codec: str) -> CodecKernels:
-    """Return the kernels of one of `collectives.codecs.CODECS`, for whole blocks; float32 needs none."""
+    """Return the kernels of one of `collectives.codecs.CODECS`, for whole blocks.
+
+    Float32 needs none.
+    """
     if codec == "float32":
         return CodecKernels(0, 0, CODECS[codec].bits)
     if codec in MX_KERNELS:
@@ -203,7 +211,8 @@ def decode_span(codec: Any, into: int, coded: int, count: int) -> None:
 def encode(codec: str, values: torch.Tensor) -> torch.Tensor:
     """Encode float32 values of whole blocks, shape (n,), as bytes (uint8): all elements, then the blocks' scales.
 
-    A block with an infinity or a NaN decodes to NaN. Larger values saturate. Cost: two passes over the values.
+    A block with an infinity or a NaN decodes to NaN. Larger values saturate. Cost: two passes over
+    the values.
     """
     whole, each = whole_blocks(codec, values).contiguous(), CODECS[codec]
     if codec == "float32":
@@ -235,7 +244,10 @@ def rounded(codec: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def whole_blocks(codec: str, values: torch.Tensor) -> torch.Tensor:
-    """Return the values as float32, padded with zeros to whole blocks; the same tensor if it is that already."""
+    """Return the values as float32, padded with zeros to whole blocks.
+
+    The same tensor if it is that already.
+    """
     missing = -len(values) % CODECS[codec].block
     return torch.nn.functional.pad(values.float(), (0, missing)) if missing else values.float()
 

@@ -1,10 +1,11 @@
 """Compile a schedule, once, into one rank's program of messages over offsets.
 
-A message is received straight into the tensor if the compiler proves the place free; otherwise into scratch memory, and
-moved from there. A place is free if this step neither sends it nor receives it twice; the program waits for an earlier
-send that still reads it. That cannot deadlock: messages of an earlier step have arrived at every rank that has reached
-this one, and a rank sends its messages of this step before it waits for any of it. Independent tasks may change places,
-because ranks wait for data, not for steps.
+A message is received straight into the tensor if the compiler proves the place free; otherwise into
+scratch memory, and moved from there. A place is free if this step neither sends it nor receives it
+twice; the program waits for an earlier send that still reads it. That cannot deadlock: messages of
+an earlier step have arrived at every rank that has reached this one, and a rank sends its messages
+of this step before it waits for any of it. Independent tasks may change places, because ranks wait
+for data, not for steps.
 """
 
 from __future__ import annotations
@@ -38,16 +39,20 @@ from collectives.schedule import Ints, Schedule
 
 # Of how many steps messages are kept that nothing sent has needed yet.
 LATE = 4
-# Elements of a long message that are added up as soon as they are there, while the others are still on their way.
+# Elements of a long message that are added up as soon as they are there, while the others are still
+# on their way.
 PIECE = 1 << 16
 
 
-def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[int]] | None = None) -> Plan:
+def plan(
+    schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[int]] | None = None
+) -> Plan:
     """Return the program of one rank, whose chunks lie between ``edges``: ``schedule.cut(n)``, or those of `compact`.
 
-    ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it is left out; with
-    none the program serves every op but AVG. With a codec the buffer is float32, and messages are encoded.
-    Cost: a pass over the rows of the whole schedule, and memory for this rank's messages. Made once per size.
+    ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it
+    is left out; with none the program serves every op but AVG. With a codec the buffer is float32,
+    and messages are encoded. Cost: a pass over the rows of the whole schedule, and memory for this
+    rank's messages. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
@@ -63,7 +68,8 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
     steps = [step_messages(step, {rank}, edges)[rank] for step in schedule.steps()]
     chunks = completed(schedule, rank) if finished is None else finished
     spans = {
-        t: [Span(*edges[[c, c + 1]].tolist()) for c in each if edges[c] < edges[c + 1]] for t, each in chunks.items()
+        t: [Span(*edges[[c, c + 1]].tolist()) for c in each if edges[c] < edges[c + 1]]
+        for t, each in chunks.items()
     }
     program = tuple(_program(steps, rank, spans))
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
@@ -75,7 +81,9 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
     return as_plan(program, scratch, writes, _is_exchange(steps))
 
 
-def as_plan(program: tuple[Task, ...], scratch: int = 0, writes: bool = True, exchanges: bool = False) -> Plan:
+def as_plan(
+    program: tuple[Task, ...], scratch: int = 0, writes: bool = True, exchanges: bool = False
+) -> Plan:
     """Return the plan of a program, by default of one that needs no scratch memory and sends what it has."""
     sends = [do for task in program for do in task.instructions if isinstance(do, Send)]
     first_sends = {send.peer: send.step for send in sorted(sends, key=lambda send: -send.step)}
@@ -100,7 +108,10 @@ def _is_exchange(steps: list[StepMessages]) -> bool:
     return to == by or (
         [*map(len, to)] == [*map(len, by)]
         and all(one.isdisjoint(following) for one, following in pairwise(to))
-        and all(overlap(places(one.receives), places(following.sends)) for one, following in pairwise(busy))
+        and all(
+            overlap(places(one.receives), places(following.sends))
+            for one, following in pairwise(busy)
+        )
     )
 
 
@@ -120,12 +131,15 @@ class _Access(NamedTuple):
         )
 
 
-def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span]]) -> Iterator[Task]:
+def _program(
+    steps: list[StepMessages], rank: int, finished: dict[int, list[Span]]
+) -> Iterator[Task]:
     """Yield the tasks step by step: send, say where messages go, and reduce them as they arrive."""
     number, place = count(), count()
     recent: deque[tuple[int, _Access]] = deque(maxlen=AHEAD)
     sending: dict[int, list[Span]] = {}  # number of a send -> what nobody has waited for to be read
-    late: deque[tuple[list[Span], list[Span]]] = deque(maxlen=LATE)  # what arrives and is not sent on yet: to and from
+    # What arrives and is not sent on yet: to and from.
+    late: deque[tuple[list[Span], list[Span]]] = deque(maxlen=LATE)
 
     def task(access: _Access, *instructions: Instruction) -> Task:
         after = tuple(at for at, earlier in recent if access.ties(earlier))
@@ -137,7 +151,9 @@ def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span
         late = deque((each for each in late if not overlap(each[0], needed)), maxlen=LATE)
         for message in messages.sends:
             sent, spans = next(number), [span for span, _ in message.pieces]
-            yield task(_Access(spans, [], {("to", message.dst)}), Send(sent, message.dst, t, tuple(spans)))
+            yield task(
+                _Access(spans, [], {("to", message.dst)}), Send(sent, message.dst, t, tuple(spans))
+            )
             sending[sent] = spans
         if messages.receives:
             landed = landing_places(messages, [span for _, memory in late for span in memory])
@@ -151,7 +167,9 @@ def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span
         yield Task(tuple(map(Wait, sending)), tuple(at for at, _ in recent))
 
 
-def _with_waits(instructions: Iterable[Instruction], sending: dict[int, list[Span]]) -> Iterator[Instruction]:
+def _with_waits(
+    instructions: Iterable[Instruction], sending: dict[int, list[Span]]
+) -> Iterator[Instruction]:
     """Yield the same, and a wait before each that writes where a send still reads."""
     for do in instructions:
         if isinstance(do, Recv | Reduce):
@@ -210,7 +228,9 @@ def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]
 def _first_free_offset(size: int, taken: list[Span]) -> int:
     """Return the first free range of ``size`` elements in scratch memory."""
     starts = sorted({0, *(span.stop for span in taken)})
-    return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
+    return next(
+        start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken)
+    )
 
 
 def _is_free(messages: StepMessages, span: Span, of: Transfer) -> bool:
@@ -243,12 +263,14 @@ def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
 class Coder:
     """Give each message a place of its own in scratch memory, after what the program needs already.
 
-    Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
+    Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's
+    tensor, too.
     """
 
     def __init__(self, codec: str, scratch: int) -> None:
         self._codec, self._end = CODECS[codec], FLOAT * scratch
-        self._arriving: dict[int, Decode] = {}  # number of a message -> what is to be done when it has come
+        # Number of a message -> what is to be done when it has come.
+        self._arriving: dict[int, Decode] = {}
 
     @property
     def scratch(self) -> int:
@@ -257,7 +279,9 @@ class Coder:
 
     def coded(self, program: tuple[Task, ...]) -> tuple[Task, ...]:
         """Return the same program with encoded messages."""
-        return tuple(task._replace(instructions=tuple(self._task(task.instructions))) for task in program)
+        return tuple(
+            task._replace(instructions=tuple(self._task(task.instructions))) for task in program
+        )
 
     def _task(self, instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
         encoded: dict[tuple[Span, ...], Span] = {}  # what was sent since this task last wrote

@@ -20,7 +20,16 @@ from collectives.engine.call import Call, CompiledCall, Performed
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
 from collectives.engine.probe import choose_by_reads
-from collectives.engine.program import COMPILED, PYTHON, Plan, compact, completed, is_straight, spans_of, stages
+from collectives.engine.program import (
+    COMPILED,
+    PYTHON,
+    Plan,
+    compact,
+    completed,
+    is_straight,
+    spans_of,
+    stages,
+)
 from collectives.engine.reduce import refusal, takes_codec
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
@@ -66,8 +75,8 @@ class TensorKind(NamedTuple):
 class CallKey(NamedTuple):
     """A call without its data.
 
-    ``in_place`` says that one tensor is input and output; then there is no ``source``. A plain tuple of the same fields
-    is the same key.
+    ``in_place`` says that one tensor is input and output; then there is no ``source``. A plain
+    tuple of the same fields is the same key.
     """
 
     collective: str
@@ -94,7 +103,9 @@ class CallKey(NamedTuple):
         by_output = self.collective in ("scatter", "reduce_scatter")
         kind = self.target if by_output or self.in_place else self.source
         if kind is None:
-            raise ValueError(f"{self.collective} needs an {'output' if by_output else 'input'} on this rank")
+            raise ValueError(
+                f"{self.collective} needs an {'output' if by_output else 'input'} on this rank"
+            )
         return kind.numel * (p if by_output or self.collective in ("gather", "all_gather") else 1)
 
 
@@ -102,13 +113,25 @@ def call_key(call: Call) -> CallKey:
     """Return the key of a call."""
     in_place = call.input is call.output
     kinds = kind_of(call.output), None if in_place else kind_of(call.input)
-    options = call.collective, call.algorithm, call.segments, call.root, call.op, call.splits, call.barrier
+    options = (
+        call.collective,
+        call.algorithm,
+        call.segments,
+        call.root,
+        call.op,
+        call.splits,
+        call.barrier,
+    )
     return CallKey(*options, in_place, *kinds)
 
 
 def kind_of(tensor: torch.Tensor | None) -> TensorKind | None:
     """Return the kind of a tensor, if there is one."""
-    return tensor if tensor is None else TensorKind(tensor.dtype, tensor.numel(), tensor.device, tensor.is_contiguous())
+    return (
+        tensor
+        if tensor is None
+        else TensorKind(tensor.dtype, tensor.numel(), tensor.device, tensor.is_contiguous())
+    )
 
 
 class Compiled(NamedTuple):
@@ -120,9 +143,18 @@ class Compiled(NamedTuple):
 
 
 def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> CompiledCall:
-    """Choose, build, check and compile what one rank does. Raises ValueError for what cannot be executed."""
+    """Choose, build, check and compile what one rank does.
+
+    Raises ValueError for what cannot be executed.
+    """
     check(me.over, wanted)
-    collective, rank, p, n, splits = wanted.collective, me.rank, me.p, wanted.elements(me.p), wanted.splits
+    collective, rank, p, n, splits = (
+        wanted.collective,
+        me.rank,
+        me.p,
+        wanted.elements(me.p),
+        wanted.splits,
+    )
     algorithm, codec = split(wanted.algorithm)
     machine, dtype = decode_machine(me.machine), wanted.kind.dtype
     nbytes = encoded_bytes(n, n * dtype.itemsize, wanted.algorithm)
@@ -135,15 +167,22 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
         )
     name = f"{name}/{codec}" if codec else name
     averages = wanted.op == dist.ReduceOp.AVG
-    key = ScheduleKey(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
+    key = ScheduleKey(
+        collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages
+    )
     made = _plans.get((key, n, splits), partial(_compile, key, n, splits))
     common = None if splits is not None else n
-    same = signature(collective, name, wanted.op, dtype, common, wanted.root, segments, _built(key).digest)
+    same = signature(
+        collective, name, wanted.op, dtype, common, wanted.root, segments, _built(key).digest
+    )
     found = tuple[Any, ...]()
-    if shares_memory and not codec and (n or me.ranks_per_host == p):  # else nothing says that all have called
+    # Else nothing says that all have called.
+    if shares_memory and not codec and (n or me.ranks_per_host == p):
         parts = _parts.get((key, me.ranks_per_host), partial(_in_stages, key, me.ranks_per_host))
         found = _stages(parts, made, wanted, key, same)
-    is_shared = len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
+    is_shared = (
+        len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
+    )
     by = machine if algorithm == "auto" else None
     performed = Performed(name, segments, by, *_executor(me, found))
     waits = wanted.barrier and (splits is not None or wanted.root is not None or n == 0)
@@ -209,7 +248,11 @@ def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
     if key.collective in COMPACT:
-        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, key.name))
+        edges = compact(
+            schedule,
+            rank,
+            np.diff(edges) if splits is None else _sizes(splits, schedule, rank, key.name),
+        )
     return Compiled(plan(schedule, rank, edges, key.finished(schedule)), edges, longest)
 
 
@@ -217,7 +260,10 @@ Parts = tuple[SlotPlan | Schedule, ...]
 
 
 def _in_stages(key: ScheduleKey, ranks_per_host: int) -> Parts:
-    """Return what the rank does on its host in each stage, whatever the size; between hosts, the stage's schedule."""
+    """Return what the rank does on its host in each stage, whatever the size.
+
+    Between hosts, the stage's schedule.
+    """
     schedule, parts = _built(key).schedule, list[SlotPlan | Schedule]()
     first, finished = key.rank - key.rank % ranks_per_host, key.finished(schedule)
     for stage in stages(schedule, ranks_per_host):
@@ -232,8 +278,13 @@ def _in_stages(key: ScheduleKey, ranks_per_host: int) -> Parts:
     return tuple(parts)
 
 
-def _stages(parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, same: bytes) -> tuple[Any, ...]:
-    """Return the stages for tensors of one size, op and dtype; none if shared memory does not take them."""
+def _stages(
+    parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, same: bytes
+) -> tuple[Any, ...]:
+    """Return the stages for tensors of one size, op and dtype.
+
+    None if shared memory does not take them.
+    """
     found, kind = list[Any](), (wanted.op, wanted.kind.dtype)
     for part in parts:
         if isinstance(part, Schedule):
@@ -247,7 +298,9 @@ def _stages(parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, sam
 
 
 class BoundedCache(Generic[Value]):
-    """Keep values by key, up to a limit of bytes; the least recently used is evicted first. Threads may share it.
+    """Keep values by key, up to a limit of bytes; the least recently used is evicted first.
+
+    Threads may share it.
 
     It is bounded by bytes, not by entries: a program of small calls in turn keeps them all.
     """
@@ -285,7 +338,9 @@ class BoundedCache(Generic[Value]):
 
 def nbytes_of(made: CompiledCall) -> int:
     """Return about how much memory a compiled call takes."""
-    return sum(_nbytes(each, made.edges) for each in (made.plan, *made.stages) if isinstance(each, Plan))
+    return sum(
+        _nbytes(each, made.edges) for each in (made.plan, *made.stages) if isinstance(each, Plan)
+    )
 
 
 def _nbytes(made: Plan, edges: Ints) -> int:
@@ -311,20 +366,26 @@ def check(over: str, wanted: CallKey) -> None:
             f"{' and '.join(sorted(devices))}"
         )
     if len(dtypes) > 1:
-        raise ValueError(f"tensors are alike in dtype, not {' and '.join(sorted(map(str, dtypes)))}")
+        raise ValueError(
+            f"tensors are alike in dtype, not {' and '.join(sorted(map(str, dtypes)))}"
+        )
     if why := refusal(wanted.op, wanted.kind.dtype):
         raise ValueError(why)
     if codec := split(wanted.algorithm)[1]:
         _check_codec(codec, over, wanted)
     if (wanted.segments or 0) > MAX_SEGMENTS_STARTED:
-        raise ValueError(f"segments: got {wanted.segments}, expected at most {MAX_SEGMENTS_STARTED}")
+        raise ValueError(
+            f"segments: got {wanted.segments}, expected at most {MAX_SEGMENTS_STARTED}"
+        )
     if not all(kind.contiguous for kind in kinds):
         raise ValueError("tensors must be contiguous")
 
 
 def _check_codec(codec: str, over: str, wanted: CallKey) -> None:
     if over != "gloo":
-        raise ValueError(f"process group of a call with the codec {codec}: got {over}, expected gloo")
+        raise ValueError(
+            f"process group of a call with the codec {codec}: got {over}, expected gloo"
+        )
     if wanted.collective == "all_reduce" and not takes_codec(wanted.op, wanted.kind.dtype):
         op, dtypes = str(wanted.op).rpartition(".")[2], "float32, float16 or bfloat16"
         raise ValueError(

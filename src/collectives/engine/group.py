@@ -1,7 +1,7 @@
 """One process in a process group: its rank, its connections, the machine that "auto" goes by, and its calls.
 
-`perform` is the only entry for a call. What a call needs is compiled once and kept by its key, and `prepare` keeps the
-tensors' addresses, too.
+`perform` is the only entry for a call. What a call needs is compiled once and kept by its key, and
+`prepare` keeps the tensors' addresses, too.
 """
 
 from __future__ import annotations
@@ -46,26 +46,33 @@ def _connect_cpus(group: dist.ProcessGroup, is_background: bool) -> Transport:
 
 
 # How ranks of each kind of process group connect.
-CONNECT: dict[str, Callable[[dist.ProcessGroup, bool], Transport]] = {"gloo": _connect_cpus, "nccl": Nccl.connect}
+CONNECT: dict[str, Callable[[dist.ProcessGroup, bool], Transport]] = {
+    "gloo": _connect_cpus,
+    "nccl": Nccl.connect,
+}
 
 
 def perform(call: Call) -> Performed:
-    """Perform the collective, and return its algorithm and segments; every rank of the group makes the same call.
+    """Perform the collective, and return its algorithm and segments.
 
-    The same is: the same collective, algorithm, segments, root, op, dtype and sizes. Over gloo a rank that receives a
-    message of another call raises RuntimeError, which names the sender and what differs. A group is for one thread at
-    a time; RuntimeError where two use it at once. ValueError for tensors, an op or an algorithm that we do not have.
+    Every rank of the group makes the same call.
 
-    Floating-point sums are taken in the order that the schedule gives. Where that is one order for all ranks
-    (`summation.is_alike`: every all-reduce but swing_doubling), all ranks end with the same bits. float16 and bfloat16
-    are added in float32 and rounded once per step: after h steps of adding, the result is within
-    ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
-    AVG is the sum, divided once by the rank that completes it (integers towards zero).
+    The same is: the same collective, algorithm, segments, root, op, dtype and sizes. Over gloo a
+    rank that receives a message of another call raises RuntimeError, which names the sender and
+    what differs. A group is for one thread at a time; RuntimeError where two use it at once.
+    ValueError for tensors, an op or an algorithm that we do not have.
 
-    With a codec (``ring/mxint8``, `collectives.codecs`) all sums are taken in float32. A rank rounds what it sends to
-    the codec first, in its own buffer, too, and the result at the end. So all ranks end with the same bits where they
-    do without a codec. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo,
-    and always by messages.
+    Floating-point sums are taken in the order that the schedule gives. Where that is one order for
+    all ranks (`summation.is_alike`: every all-reduce but swing_doubling), all ranks end with the
+    same bits. float16 and bfloat16 are added in float32 and rounded once per step: after h steps of
+    adding, the result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or
+    2**-8, and h <= p - 1 always. AVG is the sum, divided once by the rank that completes it
+    (integers towards zero).
+
+    With a codec (``ring/mxint8``, `collectives.codecs`) all sums are taken in float32. A rank
+    rounds what it sends to the codec first, in its own buffer, too, and the result at the end. So
+    all ranks end with the same bits where they do without a codec. A half type is rounded to last.
+    SUM and AVG of float32, float16 and bfloat16, over gloo, and always by messages.
     """
     return _caller(call).perform(call)
 
@@ -73,7 +80,8 @@ def perform(call: Call) -> Performed:
 def prepare(call: Call) -> PreparedCall:
     """Return the call as an object that performs it each time it is called, on the same tensors, as MPI 4's requests.
 
-    Every rank of the group prepares the same call, which may compile, connect and measure. Raises what `perform` does.
+    Every rank of the group prepares the same call, which may compile, connect and measure. Raises
+    what `perform` does.
     """
     return _caller(call).prepare(call)
 
@@ -97,7 +105,8 @@ class Communicator:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.p, self.over = group.rank(), group.size(), group.name()
         self._group = ref(group)
-        self.callers = Caller(self, False), Caller(self, True)  # of calls in the foreground, and in the background
+        # Of calls in the foreground, and in the background.
+        self.callers = Caller(self, False), Caller(self, True)
         self.membership: Membership | None = None  # not before the group is first used
 
     def group(self) -> dist.ProcessGroup:
@@ -110,8 +119,9 @@ class Communicator:
     def join(self, device: torch.device, is_background: bool) -> Membership:
         """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
 
-        If the environment names none, it is that of links which rank 0 has measured in groups before. If one of them
-        is missing, CPU ranks measure them. Raises ValueError, on every rank, for a machine that is not there.
+        If the environment names none, it is that of links which rank 0 has measured in groups
+        before. If one of them is missing, CPU ranks measure them. Raises ValueError, on every rank,
+        for a machine that is not there.
         """
         group, transport = self.group(), self.transport(is_background)
         mine = _machine_to_tell(transport) if self.rank == 0 else b""
@@ -123,7 +133,10 @@ class Communicator:
         return self.membership
 
     def transport(self, is_background: bool = False) -> Transport:
-        """Return the transport of calls in the foreground or in the background; all ranks connect together."""
+        """Return the transport of calls in the foreground or in the background.
+
+        All ranks connect together.
+        """
         return self.callers[is_background].connect()
 
     def close(self) -> None:
@@ -133,7 +146,10 @@ class Communicator:
 
 
 def _machine_to_tell(transport: Transport) -> bytes:
-    """Return the machine that the environment names, or that of links measured before, as JSON; nothing without."""
+    """Return the machine that the environment names, or that of links measured before, as JSON.
+
+    Nothing without.
+    """
     if told := encode_machine():
         return told
     known = known_machine(transport) if isinstance(transport, Tcp) else None
@@ -143,8 +159,8 @@ def _machine_to_tell(transport: Transport) -> bytes:
 class Caller:
     """The calls that a rank makes in a group one after the other, in the foreground or in the background.
 
-    They have a transport of their own. Two threads that call at once both fail, because ranks may take their calls in
-    different orders.
+    They have a transport of their own. Two threads that call at once both fail, because ranks may
+    take their calls in different orders.
     """
 
     def __init__(self, me: Communicator, is_background: bool) -> None:
@@ -186,7 +202,10 @@ class Caller:
             self._lock.release()
 
     def _refused(self) -> str:
-        """Return why no call is possible; by default two threads call at once, and neither can go on."""
+        """Return why no call is possible.
+
+        By default two threads call at once, and neither can go on.
+        """
         if not self._refusal:
             self.refuse(CONCURRENT_USE)
         return self._refusal
@@ -200,11 +219,17 @@ class Caller:
         return self._compiled.get(wanted, lambda: compile_call(membership, wanted, shares))
 
     def _explain(self, error: RuntimeError, call: Call) -> str:
-        """Return what a caller is told of a call that failed; empty if the error says it already."""
+        """Return what a caller is told of a call that failed.
+
+        Empty if the error says it already.
+        """
         if self._refusal or not isinstance(error, MessageError):
             return self._refusal
         group, made = self._me.group(), self._compiled.find(_key(call))
-        by, rank = made.performed.algorithm if made else call.algorithm, global_ranks(group)[self._me.rank]
+        by, rank = (
+            made.performed.algorithm if made else call.algorithm,
+            global_ranks(group)[self._me.rank],
+        )
         return f"{call.collective} by {by} failed on rank {rank}, {error}{_of(group)}"
 
     def refuse(self, why: str) -> None:
@@ -221,7 +246,12 @@ class PreparedCall:
     """A call whose tensors, algorithm and options are fixed: each ``call()`` performs it once more."""
 
     def __init__(self, caller: Caller, call: Call, made: CompiledCall) -> None:
-        self._perform, self._call, self._made, self.performed = caller.perform, call, made, made.performed
+        self._perform, self._call, self._made, self.performed = (
+            caller.perform,
+            call,
+            made,
+            made.performed,
+        )
 
     def __call__(self) -> None:
         """Perform the call. Raises what `perform` does."""
@@ -236,7 +266,18 @@ def _key(call: Call) -> Any:
         target = output.dtype, output.numel(), output.device, output.is_contiguous()
     if given is not output and given is not None:
         source = given.dtype, given.numel(), given.device, given.is_contiguous()
-    return collective, algorithm, segments, root, op, splits, has_barrier, given is output, target, source
+    return (
+        collective,
+        algorithm,
+        segments,
+        root,
+        op,
+        splits,
+        has_barrier,
+        given is output,
+        target,
+        source,
+    )
 
 
 def _of(group: dist.ProcessGroup) -> str:
@@ -266,7 +307,8 @@ def communicator(group: dist.ProcessGroup) -> Communicator:
 
 def _new(group: dist.ProcessGroup) -> Communicator:
     made = _communicators.setdefault(id(group), Communicator(group))
-    finalize(group, _forget, id(group)).atexit = False  # a group that was destroyed leaves no connection behind
+    # A group that was destroyed leaves no connection behind.
+    finalize(group, _forget, id(group)).atexit = False
     return made
 
 
@@ -282,7 +324,9 @@ def _caller(call: Call) -> Caller:
 
 
 def group_of(call: Call) -> dist.ProcessGroup:
-    """Return the call's group, by default that of all ranks. Raises ValueError where there is none yet.
+    """Return the call's group, by default that of all ranks.
+
+    Raises ValueError where there is none yet.
 
     For a group of `collectives.torch_backend` it is the plain group under it.
     """

@@ -1,7 +1,7 @@
 """The bytes that ranks exchange beside their data: addresses, the handshake of a connection, and headers of messages.
 
-A connection begins with a `HANDSHAKE`. Each message on it begins with a `HEADER`, which carries the call's `signature`,
-so ranks that call differently are told how.
+A connection begins with a `HANDSHAKE`. Each message on it begins with a `HEADER`, which carries the
+call's `signature`, so ranks that call differently are told how.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from collectives.launch.address import interface_address, named_interface
 BARRIER = 1 << 32  # the first step of a call's `barrier`, after those of any schedule
 GONE = "it has gone"  # why a connection is lost that its peer has closed
 
-# Collective, op, dtype, whether splits are given, root, segments, elements, the schedule's digest, and the algorithm's
-# name (or its end), which an error shows.
+# Collective, op, dtype, whether splits are given, root, segments, elements, the schedule's digest,
+# and the algorithm's name (or its end), which an error shows.
 _NAME_BYTES = 60
 _SIGNATURE = struct.Struct(f"<BBBBiIQ16s{_NAME_BYTES}s")
 _SHOWN_DIGITS = 12  # of a digest, in an error
@@ -41,9 +41,12 @@ HEADER = struct.Struct(f"<QQQ{_SIGNATURE.size}s")  # call, step, bytes, and the 
 
 _TOKEN_BYTES = 16
 _PROTOCOL_BYTES = 4
-PROTOCOL = 2  # counts the changes of what is defined here, so that ranks with two versions of it notice
-_ADDRESS = struct.Struct(f"<4sH{_TOKEN_BYTES}s?I")  # host, port, token, whether it can share memory, `PROTOCOL`
-# Token and rank. An abort adds the call that failed, its signature, and the reason, which zeros fill up.
+# Counts the changes of what is defined here, so that ranks with two versions of it notice.
+PROTOCOL = 2
+# Host, port, token, whether it can share memory, `PROTOCOL`.
+_ADDRESS = struct.Struct(f"<4sH{_TOKEN_BYTES}s?I")
+# Token and rank. An abort adds the call that failed, its signature, and the reason, which zeros
+# fill up.
 HANDSHAKE = struct.Struct(f"<{_TOKEN_BYTES}sIQ{_SIGNATURE.size}s1000s")
 
 
@@ -72,12 +75,18 @@ def name_step(step: int) -> str:
     return f"step {step}" if step < BARRIER else "the agreement at its end"
 
 
-def unexpected(received: tuple[int, int, int, bytes], expected: tuple[int, int, int, bytes]) -> OSError:
+def unexpected(
+    received: tuple[int, int, int, bytes], expected: tuple[int, int, int, bytes]
+) -> OSError:
     """Return the error for a header (call, step, bytes, signature) that is not the next message's."""
     if how := difference(received[3], expected[3]):
         return OSError(f"ranks must call alike, but its call differs from this rank's: {how}")
-    came, asked = (f"call {call}, {name_step(step)}, {n} bytes" for call, step, n, _ in (received, expected))
-    return OSError(f"{came} came, not {asked}: do all ranks make the same calls, with the same sizes?")
+    came, asked = (
+        f"call {call}, {name_step(step)}, {n} bytes" for call, step, n, _ in (received, expected)
+    )
+    return OSError(
+        f"{came} came, not {asked}: do all ranks make the same calls, with the same sizes?"
+    )
 
 
 @lru_cache(maxsize=_KEPT_SIGNATURES)
@@ -93,8 +102,8 @@ def signature(
 ) -> bytes:
     """Pack a call of ``n`` elements, or of each rank's own splits (None), into bytes: equal for equal calls.
 
-    ``schedule`` is the `collectives.schedule.digest` of what is executed. A name would not do: it may stand for one
-    file here and for another file, or another version, there.
+    ``schedule`` is the `collectives.schedule.digest` of what is executed. A name would not do: it
+    may stand for one file here and for another file, or another version, there.
     """
     return _SIGNATURE.pack(
         _COLLECTIVES.index(collective),
@@ -136,7 +145,9 @@ _DECIDE_THE_SCHEDULE = {"collective", "algorithm", "root", "segments"}
 
 
 def _unpack(packed: bytes) -> dict[str, str]:
-    collective, op, dtype, splits, root, segments, n, schedule, algorithm = _SIGNATURE.unpack(packed)
+    collective, op, dtype, splits, root, segments, n, schedule, algorithm = _SIGNATURE.unpack(
+        packed
+    )
     return {
         "collective": _name(_COLLECTIVES, collective),
         "algorithm": algorithm.rstrip(b"\0").decode(errors="replace"),
@@ -158,8 +169,8 @@ def all_gather_bytes(
 ) -> list[bytes]:
     """Return every rank's payload, in the order of the ranks; all ranks of the group call it.
 
-    Payloads travel as tensors of bytes. ``torch.distributed.all_gather_object`` would unpickle what a peer sends, and
-    so execute what the peer likes.
+    Payloads travel as tensors of bytes. ``torch.distributed.all_gather_object`` would unpickle what
+    a peer sends, and so execute what the peer likes.
     """
     over = group or dist.group.WORLD
     if over is None:
@@ -181,11 +192,13 @@ def exchange_addresses(
 ) -> tuple[list[tuple[str, int]], bytes, bool]:
     """Return each rank's (host, port), the token of rank 0, which all know, and whether all can share memory.
 
-    All ranks of the group call it. Raises RuntimeError, on every rank, where two have versions of this library that
-    cannot talk to each other.
+    All ranks of the group call it. Raises RuntimeError, on every rank, where two have versions of
+    this library that cannot talk to each other.
     """
     host, port = listener.getsockname()
-    payload = _ADDRESS.pack(socket.inet_aton(host), port, secrets.token_bytes(_TOKEN_BYTES), can_share, PROTOCOL)
+    payload = _ADDRESS.pack(
+        socket.inet_aton(host), port, secrets.token_bytes(_TOKEN_BYTES), can_share, PROTOCOL
+    )
     told = all_gather_bytes(payload, group)
     for rank, each in zip(global_ranks(group), told, strict=True):
         if each[-_PROTOCOL_BYTES:] != payload[-_PROTOCOL_BYTES:]:
@@ -198,7 +211,10 @@ def exchange_addresses(
 
 
 def global_ranks(group: dist.ProcessGroup) -> list[int]:
-    """Return the global rank of each rank of the group, as errors name it; its own where torch does not know it."""
+    """Return the global rank of each rank of the group, as errors name it.
+
+    Its own where torch does not know it.
+    """
     return [*c10d._world.pg_group_ranks.get(group, range(group.size()))]
 
 
@@ -236,7 +252,10 @@ def peek(connection: socket.socket, size: int) -> bytes | None:
 
 
 def send_to_all(addresses: Iterable[tuple[str, int]], payload: bytes, seconds: float) -> None:
-    """Connect to all of these addresses together, send the payload, and close; after ``seconds`` skip the rest."""
+    """Connect to all of these addresses together, send the payload, and close.
+
+    After ``seconds`` skip the rest.
+    """
     until, poll, sockets = time.monotonic() + seconds, select.poll(), dict[int, socket.socket]()
     with ExitStack() as stack:
         for address in addresses:

@@ -1,7 +1,7 @@
 """Kernels: compiled functions of three addresses and a count, for one op and dtype at a time, and their use on spans.
 
-They combine two arrays into a third, divide a sum, and convert float16 and bfloat16 to float32 and back, rounded as
-torch rounds them.
+They combine two arrays into a third, divide a sum, and convert float16 and bfloat16 to float32 and
+back, rounded as torch rounds them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from collectives.schedule import Ints
 
 Array = Any
 Record = Any  # of KERNELS: in compiled code its fields are attributes
-Kernel = Callable[[Array, Array, Any, int], None]  # into, one, other: mostly an array, too; elements
+# Into, one, other: mostly an array, too; elements.
+Kernel = Callable[[Array, Array, Any, int], None]
 
 
 def array_of(kind: Any) -> Any:
@@ -43,8 +44,8 @@ def _compiled(kernel: Kernel, into: Any, one: Any, other: Any) -> Any:
         return compiled_callback(kernel, types.void(into, one, other, types.int64))
 
 
-# Conversions of half types.
-# numpy's uint32. A sum or a shift of two has 64 bits in numba; it is cut at once, so that a vector holds more of them.
+# Conversions of half types. numpy's uint32. A sum or a shift of two has 64 bits in numba; it is cut
+# at once, so that a vector holds more of them.
 Word = Any
 MAGNITUDE, INFINITE = (
     np.uint32(0x7FFFFFFF),
@@ -66,16 +67,22 @@ def as_bits(value: Any) -> Word:
 
 @compiled
 def shorter(size: Word, drop: int, bias: int) -> Word:
-    """Return the code of the short float that is nearest to a float32, or of the even one of two; without their signs.
+    """Return the code of the short float that is nearest to a float32, or of the even one of two.
 
-    The short type has ``drop`` bits fewer after the point, and this bias. A larger number overflows to the next code.
+    Without their signs.
+
+    The short type has ``drop`` bits fewer after the point, and this bias. A larger number overflows
+    to the next code.
     """
     # Subnormal numbers are as far apart as the least normal ones.
     power = max(size & INFINITE, np.uint32((128 - bias) << 23))
-    # Of the sum with this, the last bit is the last one that is kept, to which the processor rounds a sum.
+    # Of the sum with this, the last bit is the last one that is kept, to which the processor rounds
+    # a sum.
     ruler = np.uint32(power + np.uint32(drop << 23))
     count = np.uint32(as_bits(as_float(size) + as_float(ruler)) - ruler)
-    return np.uint32(count + np.uint32(power >> np.uint32(drop)) - np.uint32((128 - bias) << (23 - drop)))
+    return np.uint32(
+        count + np.uint32(power >> np.uint32(drop)) - np.uint32((128 - bias) << (23 - drop))
+    )
 
 
 @compiled
@@ -83,7 +90,9 @@ def longer(code: Word, drop: int, bias: int) -> Word:
     """Return the bits of the float32 that is equal to a short float; both without their signs."""
     shifted, ruler = np.uint32(code << np.uint32(drop)), np.uint32((128 - bias + drop) << 23)
     subnormal = as_bits(as_float(ruler + code) - as_float(ruler))
-    return np.uint32(subnormal if shifted < np.uint32(1 << 23) else shifted + np.uint32((127 - bias) << 23))
+    return np.uint32(
+        subnormal if shifted < np.uint32(1 << 23) else shifted + np.uint32((127 - bias) << 23)
+    )
 
 
 def widen_float16(into: Array, one: Array, _: Array, count: int) -> None:
@@ -99,7 +108,11 @@ def narrow_float16(into: Array, one: Array, _: Array, count: int) -> None:
     for i in range(count):
         bits = as_bits(one[i])
         size = bits & MAGNITUDE
-        code = np.uint32(0x7E00) if size > INFINITE else shorter(min(size, np.uint32(143 << 23)), 13, 15)
+        code = (
+            np.uint32(0x7E00)
+            if size > INFINITE
+            else shorter(min(size, np.uint32(143 << 23)), 13, 15)
+        )
         into[i] = code | (np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000))
 
 
@@ -113,7 +126,9 @@ def narrow_bfloat16(into: Array, one: Array, _: Array, count: int) -> None:
     """Round to the nearest, or to the even one of two."""
     for i in range(count):
         bits = as_bits(one[i])
-        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        rounded = (
+            bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        ) >> np.uint32(16)
         into[i] = rounded if one[i] == one[i] else 0x7FC0
 
 
@@ -194,11 +209,18 @@ BY_OP: dict[Any, Kernel] = {
     dist.ReduceOp.BXOR: bitwise_xor,
 }
 # numpy's sum of bools is their "or", their product is their "and".
-OF_BOOLS: dict[Kernel, Kernel] = {add: bitwise_or, maximum: bitwise_or, multiply: bitwise_and, minimum: bitwise_and}
+OF_BOOLS: dict[Kernel, Kernel] = {
+    add: bitwise_or,
+    maximum: bitwise_or,
+    multiply: bitwise_and,
+    minimum: bitwise_and,
+}
 
 
 class Kernels(NamedTuple):
-    """Addresses of what combines two arrays, divides a sum, widens and rounds; 0 for what is not needed.
+    """Addresses of what combines two arrays, divides a sum, widens and rounds.
+
+    0 for what is not needed.
 
     ``size`` are the bytes of an element.
     """
@@ -256,13 +278,18 @@ def combine(kernels: Record, into: int, operands: Ints, count: int) -> None:
     elif len(operands) == 2 and not kernels.widen and into not in (operands[0], operands[1]):
         call_kernel(kernels.combine, into, operands[0], operands[1], count)
     else:
-        aside = np.empty(4 * BLOCK * WIDEST, np.uint8)  # an argument: after its last use numba would free it
+        # An argument: after its last use numba would free it.
+        aside = np.empty(4 * BLOCK * WIDEST, np.uint8)
         for done in range(0, count, BLOCK):
-            _combine_block(kernels, into, operands, done * kernels.size, min(BLOCK, count - done), aside)
+            _combine_block(
+                kernels, into, operands, done * kernels.size, min(BLOCK, count - done), aside
+            )
 
 
 @compiled
-def _combine_block(kernels: Record, into: int, operands: Ints, at: int, count: int, memory: Any) -> None:
+def _combine_block(
+    kernels: Record, into: int, operands: Ints, at: int, count: int, memory: Any
+) -> None:
     """Combine aside, in the cache, because the place may be an operand that is needed later.
 
     No kernel writes what it reads: it would go element by element.

@@ -1,19 +1,22 @@
 """The connections of one rank to the others of its group, and why a call fails.
 
-Messages travel over TCP connections of our own, so each leaves immediately. gloo's do not: a sender of gloo's waits
-until the receiver has said that it is ready, and a thread of the receiver's is woken for each of both. Here a message
-costs one system call to send and two to receive, in the thread that waits, and the latency once. Ranks of one host need
-few messages, because they share memory.
+Messages travel over TCP connections of our own, so each leaves immediately. gloo's do not: a sender
+of gloo's waits until the receiver has said that it is ready, and a thread of the receiver's is
+woken for each of both. Here a message costs one system call to send and two to receive, in the
+thread that waits, and the latency once. Ranks of one host need few messages, because they share
+memory.
 
-Each rank listens, and accepts a peer that shows the group's token. Every pair of ranks has one connection each way,
-made when it is first needed. The compiled loop (`tcp`) sends and receives over them. It reads only messages that have
-been asked for. All others stay in the system's buffers, and when these are full TCP holds their sender back: a rank
-that is ahead does not take the link away from one that is behind. (`tcp.loop` says how a rank does not take it away
-from itself.) A rank asks for a peer's messages in the order in which they are sent.
+Each rank listens, and accepts a peer that shows the group's token. Every pair of ranks has one
+connection each way, made when it is first needed. The compiled loop (`tcp`) sends and receives over
+them. It reads only messages that have been asked for. All others stay in the system's buffers, and
+when these are full TCP holds their sender back: a rank that is ahead does not take the link away
+from one that is behind. (`tcp.loop` says how a rank does not take it away from itself.) A rank asks
+for a peer's messages in the order in which they are sent.
 
-A call has the timeout of its group. A rank that fails sends others an abort, so that each reports the cause and not a
-closed socket. An abort is a handshake with a reason, over a connection of its own: it arrives immediately, whatever was
-sent before. A rank that receives one fails, too, and passes the reason on.
+A call has the timeout of its group. A rank that fails sends others an abort, so that each reports
+the cause and not a closed socket. An abort is a handshake with a reason, over a connection of its
+own: it arrives immediately, whatever was sent before. A rank that receives one fails, too, and
+passes the reason on.
 """
 
 from __future__ import annotations
@@ -52,14 +55,18 @@ from collectives.engine.handshake import (
 )
 
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
-POLL_INTERVAL = 1.0  # seconds after which a rank that waits looks for aborts and for overdue handshakes
-# Connections without a handshake that may wait in addition to the group's own, and for how many seconds each may.
+# Seconds after which a rank that waits looks for aborts and for overdue handshakes.
+POLL_INTERVAL = 1.0
+# Connections without a handshake that may wait in addition to the group's own, and for how many
+# seconds each may.
 MAX_PENDING, PENDING_SECONDS = 64, 5.0
 
 FAILED_BEFORE = "a collective of this process group has failed before: make a new group"
-TIMED_OUT = "not done within the timeout"  # marks a reason: most ranks fail so, and another one may know more
+# Marks a reason: most ranks fail so, and another one may know more.
+TIMED_OUT = "not done within the timeout"
 ABORT_SECONDS = 1.0  # for sending aborts, and for receiving them
-LOST_SECONDS = 0.2  # to wait for the abort of a peer that has closed a connection: it sends the abort first
+# To wait for the abort of a peer that has closed a connection: it sends the abort first.
+LOST_SECONDS = 0.2
 
 
 class AbortError(OSError):
@@ -70,7 +77,10 @@ class AbortError(OSError):
         self.reason, self.call, self.signature = reason, call, signature
 
     def difference(self, call: int, signature: bytes) -> str:
-        """Describe how the peer's call differs from this rank's of the same number; empty if no difference is known."""
+        """Describe how the peer's call differs from this rank's of the same number.
+
+        Empty if no difference is known.
+        """
         if self.call != call or NO_CALL in (self.signature, signature):
             return ""
         return difference(self.signature, signature)
@@ -104,13 +114,16 @@ class Connections:
         self._process = os.getpid()
         self.listener = socket.create_server((own_address(), 0), backlog=self.size + MAX_PENDING)
         self.listener.setblocking(False)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
+        # Of what it accepts, too.
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
         can_share = bool(transport.shared_memory_or_none())
         self.addresses, self._token, do_share = exchange_addresses(self.listener, group, can_share)
         self.ranks_per_host = transport.ranks_per_host(self.addresses) if do_share else 1
-        self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
+        # Whether any rank is on another host.
+        self.has_network = len({host for host, _ in self.addresses}) > 1
         self.spins = transport.spins(self.addresses, self.rank, background)
-        self._pending: dict[socket.socket, float] = {}  # accepted, without a handshake yet, and until when they may be
+        # Accepted, without a handshake yet, and until when they may be.
+        self._pending: dict[socket.socket, float] = {}
         self._dialed: dict[int, socket.socket] = {}  # not connected yet, by peer
         self.out: dict[int, socket.socket] = {}
         self.into: dict[int, socket.socket] = {}
@@ -144,8 +157,8 @@ class Connections:
     def close(self, why: str) -> None:
         """Give up, from any thread: a call in progress here, and all ranks that wait for this one, fail immediately.
 
-        Their errors say ``why``. A process that the rank has forked closes its copies of the sockets, and no
-        connection.
+        Their errors say ``why``. A process that the rank has forked closes its copies of the
+        sockets, and no connection.
         """
         self._why_closed = why
         self.is_open, is_ours = False, os.getpid() == self._process
@@ -153,7 +166,8 @@ class Connections:
         for each in self._sockets():
             if is_ours:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)  # which wakes a thread that waits for it, as closing would not
+                    # Which wakes a thread that waits for it, as closing would not.
+                    each.shutdown(socket.SHUT_RDWR)
             if not (is_ours and self._is_busy):
                 each.close()
 
@@ -175,11 +189,20 @@ class Connections:
         self._lost[peer, is_sent] = error
 
     def handshake(self, reason: str = "") -> bytes:
-        """Return the first bytes on a connection of this rank's; with a reason they are an abort."""
+        """Return the first bytes on a connection of this rank's.
+
+        With a reason they are an abort.
+        """
         return HANDSHAKE.pack(self._token, self.rank, self.call, self.signature, reason.encode())
 
     def _sockets(self) -> Iterator[socket.socket]:
-        yield from (*self._dialed.values(), *self.out.values(), *self.into.values(), *self._pending, self.listener)
+        yield from (
+            *self._dialed.values(),
+            *self.out.values(),
+            *self.into.values(),
+            *self._pending,
+            self.listener,
+        )
 
     def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
         self._poll.register(which, events)
@@ -261,9 +284,9 @@ class Mesh(Connections):
     def begin(self, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
 
-        Use it in a ``with``, where the call ends. An error there closes the connections, because peers may still send
-        what the call has asked for, and the peers are told the reason. Raises RuntimeError if a call of the group has
-        failed before.
+        Use it in a ``with``, where the call ends. An error there closes the connections, because
+        peers may still send what the call has asked for, and the peers are told the reason. Raises
+        RuntimeError if a call of the group has failed before.
         """
         if not self.is_open:
             raise RuntimeError(self._why_closed)
@@ -290,7 +313,9 @@ class Mesh(Connections):
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if error:
             self.fail(error)
         self.end()
@@ -298,8 +323,8 @@ class Mesh(Connections):
     def fail(self, error: BaseException) -> None:
         """Send others an abort, as far as they listen; the connections are for no later call.
 
-        Those who receive it send theirs. If each of p ranks sent one to all, p ranks that fail at the same time would
-        make p**2 connections.
+        Those who receive it send theirs. If each of p ranks sent one to all, p ranks that fail at
+        the same time would make p**2 connections.
         """
         if self._has_aborted:
             return
@@ -315,18 +340,30 @@ class Mesh(Connections):
             self.close(self._why_closed)
 
     def connect(self, first_sends: Mapping[int, int]) -> None:
-        """Connect to each of these peers, for the step that first sends to it. Raises MessageError if one is lost."""
+        """Connect to each of these peers, for the step that first sends to it.
+
+        Raises MessageError if one is lost.
+        """
         missing = first_sends.keys() - self.out.keys()
         for peer in missing:
             self.dial(peer)
         while missing := missing - self.out.keys():
-            self.progress(self.check_peers([Message(peer, first_sends[peer], is_sent=True) for peer in missing]))
+            self.progress(
+                self.check_peers(
+                    [Message(peer, first_sends[peer], is_sent=True) for peer in missing]
+                )
+            )
 
     def connect_all(self, peers: set[int]) -> None:
-        """Connect with each of these peers, both ways, because all of them call this. Raises MessageError as above."""
+        """Connect with each of these peers, both ways, because all of them call this.
+
+        Raises MessageError as above.
+        """
         self.connect(dict.fromkeys(peers, BARRIER))
         while missing := peers - self.into.keys():
-            self.progress(self.check_peers([Message(peer, BARRIER, is_sent=False) for peer in missing]))
+            self.progress(
+                self.check_peers([Message(peer, BARRIER, is_sent=False) for peer in missing])
+            )
 
     def check_peers(self, messages: list[Message]) -> float:
         """Return the seconds that are left for these messages.
@@ -347,17 +384,25 @@ class Mesh(Connections):
             raise self.explained(first, abort)
         return left
 
-    def check_memory(self, peer: int, step: int, is_done: Callable[[], bool], give_up: Callable[[], bool]) -> None:
+    def check_memory(
+        self, peer: int, step: int, is_done: Callable[[], bool], give_up: Callable[[], bool]
+    ) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
 
-        For a rank that waits for the peer's memory, not for a message: nothing is read. ``is_done`` looks there once
-        more, because the peer may have done all that is asked for, and then have gone. ``give_up`` tells the peer there
-        before the others hear of it; False if the peer has come meanwhile.
+        For a rank that waits for the peer's memory, not for a message: nothing is read. ``is_done``
+        looks there once more, because the peer may have done all that is asked for, and then have
+        gone. ``give_up`` tells the peer there before the others hear of it; False if the peer has
+        come meanwhile.
         """
         self.progress(0.0)
         if peek(self.into[peer], 1) == b"" and not is_done():
             self.lose(peer, False, ConnectionResetError(GONE))
-        is_vain = time.monotonic() >= self.deadline or not self.is_open or (peer, False) in self._lost or self._abort()
+        is_vain = (
+            time.monotonic() >= self.deadline
+            or not self.is_open
+            or (peer, False) in self._lost
+            or self._abort()
+        )
         if is_vain and give_up():
             self.check_peers([Message(peer, step, is_sent=False)])
 
@@ -369,9 +414,13 @@ class Mesh(Connections):
             raise self.explained(Message(peer, BARRIER, is_sent=False), abort)
 
     def explained(self, message: Message, why: OSError) -> MessageError:
-        """Return the error of a message; after a timeout, abort first, and ask the others for the cause."""
+        """Return the error of a message.
+
+        After a timeout, abort first, and ask the others for the cause.
+        """
         if TIMED_OUT in str(why) and not self._difference(why):
-            is_late = self.deadline - time.monotonic() > self.seconds / 2  # most of its own time is left
+            # Most of its own time is left.
+            is_late = self.deadline - time.monotonic() > self.seconds / 2
             waited = self._failed(message, self._timeout())
             waited.__cause__ = why if is_late else None
             self.fail(waited)
@@ -392,7 +441,11 @@ class Mesh(Connections):
             return abort
         waited |= {peer for peer in self._neighbours() if self._has_failed(peer)}
         silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
-        return self._timeout(f"{no_sign([self.names[each] for each in silent])}: ") if silent else abort or why
+        return (
+            self._timeout(f"{no_sign([self.names[each] for each in silent])}: ")
+            if silent
+            else abort or why
+        )
 
     def _neighbours(self) -> set[int]:
         """Return the ranks that this one is connected with, and those at distances 1, 2, 4, …: few, who reach all."""
@@ -401,12 +454,23 @@ class Mesh(Connections):
         return (far | {*self.out, *self.into, *self._awaited}) - {self.rank}
 
     def _has_failed(self, peer: int) -> bool:
-        """Return True if the peer has gone, or its abort has its own reason; one that comes late passes others' on."""
-        why, own = self._lost.get((peer, False)) or self._aborts.get(peer), f"rank {self.names[peer]} "
+        """Return True if the peer has gone, or its abort has its own reason.
+
+        One that comes late passes others' on.
+        """
+        why, own = (
+            self._lost.get((peer, False)) or self._aborts.get(peer),
+            f"rank {self.names[peer]} ",
+        )
         return why is not None and getattr(why, "reason", own).startswith(own)
 
-    def _wait_for_abort(self, look: Callable[[], AbortError | None], seconds: float) -> AbortError | None:
-        """Wait until ``look`` returns an abort, and return it; None after ``seconds`` without one."""
+    def _wait_for_abort(
+        self, look: Callable[[], AbortError | None], seconds: float
+    ) -> AbortError | None:
+        """Wait until ``look`` returns an abort, and return it.
+
+        None after ``seconds`` without one.
+        """
         until = time.monotonic() + seconds
         while not (found := look()) and (left := until - time.monotonic()) > 0:
             self.progress(left)
@@ -415,7 +479,9 @@ class Mesh(Connections):
     def _abort(self) -> AbortError | None:
         """Return an abort of this call or an earlier one: best of another call, or else with a rank's own reason."""
         received = [each for each in self._aborts.values() if each.call <= self.call]
-        return self._other_call() or min(received, key=lambda each: TIMED_OUT in each.reason, default=None)
+        return self._other_call() or min(
+            received, key=lambda each: TIMED_OUT in each.reason, default=None
+        )
 
     def _other_call(self) -> AbortError | None:
         """Return the abort of a rank whose call of the same number differs from this rank's."""

@@ -1,9 +1,10 @@
 """Execute one rank's program over NCCL: CUDA tensors, and all messages of a step in one batch.
 
-The process group of torch sends and receives, so its watchdog, its flight recorder and its timeouts cover each batch.
-Waiting makes the stream wait, not this process. NCCL matches messages of one pair of ranks by their order, and ignores
-tags. A batch of more than about 250 messages can hang (https://github.com/pytorch/pytorch/issues/174288): flat and
-direct algorithms make such batches on that many ranks.
+The process group of torch sends and receives, so its watchdog, its flight recorder and its timeouts
+cover each batch. Waiting makes the stream wait, not this process. NCCL matches messages of one pair
+of ranks by their order, and ignores tags. A batch of more than about 250 messages can hang
+(https://github.com/pytorch/pytorch/issues/174288): flat and direct algorithms make such batches on
+that many ranks.
 """
 
 from __future__ import annotations
@@ -37,12 +38,18 @@ class Nccl:
 
     @classmethod
     def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Nccl:
-        """Return the transport; the group's first call connects, because it needs a tensor's device."""
+        """Return the transport.
+
+        The group's first call connects, because it needs a tensor's device.
+        """
         del is_background
         return cls(group)
 
     def run(self, made: CompiledCall, call: Call) -> None:
-        """Enqueue a call's kernels on the current stream. Raises MessageError if NCCL refuses them."""
+        """Enqueue a call's kernels on the current stream.
+
+        Raises MessageError if NCCL refuses them.
+        """
         group = self._group()
         if group is None:
             raise RuntimeError(DESTROYED)
@@ -62,12 +69,16 @@ class Nccl:
 def agree(signature: bytes, device: torch.device, group: dist.ProcessGroup) -> None:
     """Raise RuntimeError, on every rank, unless all are about to execute the same schedule.
 
-    NCCL's messages carry no signature, so ranks compare theirs before the first call by a schedule of the user's own:
-    its file may differ from host to host.
+    NCCL's messages carry no signature, so ranks compare theirs before the first call by a schedule
+    of the user's own: its file may differ from host to host.
     """
-    for rank, theirs in zip(global_ranks(group), all_gather_bytes(signature, group, device), strict=True):
+    for rank, theirs in zip(
+        global_ranks(group), all_gather_bytes(signature, group, device), strict=True
+    ):
         if how := difference(theirs, signature):
-            raise RuntimeError(f"ranks must call alike, but the call of rank {rank} differs from this rank's: {how}")
+            raise RuntimeError(
+                f"ranks must call alike, but the call of rank {rank} differs from this rank's: {how}"
+            )
 
 
 class Batch(NamedTuple):
@@ -77,12 +88,18 @@ class Batch(NamedTuple):
 
 
 def execute_in_batches(
-    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int
+    made: Plan,
+    tensor: torch.Tensor,
+    scratch: torch.Tensor,
+    group: dist.ProcessGroup,
+    op: Any,
+    p: int,
 ) -> None:
     """Execute the program: all that this rank sends and receives in one step is one batch, in the order of the steps.
 
-    A receive is handed over with its step's batch, not ahead of it: NCCL takes messages in the order in which they were
-    given, so nothing is gained by giving it early. A program's batches are planned in its first call.
+    A receive is handed over with its step's batch, not ahead of it: NCCL takes messages in the
+    order in which they were given, so nothing is gained by giving it early. A program's batches are
+    planned in its first call.
     """
     _first_collective(group, tensor.device)
     if tensor.is_complex():  # which NCCL does not know
@@ -109,7 +126,8 @@ _planned: WeakKeyDictionary[Plan, tuple[Batch | Reduce | Average, ...]] = WeakKe
 def batches(made: Plan) -> list[Batch | Reduce | Average]:
     """Return the program in batches; there are no waits, because the stream keeps the order.
 
-    The pieces of a reduction are one: here a message is there as a whole, and each piece costs a kernel.
+    The pieces of a reduction are one: here a message is there as a whole, and each piece costs a
+    kernel.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> from collectives.engine.compile import plan
@@ -141,13 +159,17 @@ def batches(made: Plan) -> list[Batch | Reduce | Average]:
 def _joined(one: Reduce, more: Reduce) -> Reduce | None:
     """Return both in one, if the second goes on where the first ends, in the place and in every operand."""
     spans = list(zip((one.into, *one.operands), (more.into, *more.operands), strict=False))
-    if len(one.operands) != len(more.operands) or any(a.stop != b.start or a.scratch != b.scratch for a, b in spans):
+    if len(one.operands) != len(more.operands) or any(
+        a.stop != b.start or a.scratch != b.scratch for a, b in spans
+    ):
         return None
     into, *operands = (a._replace(stop=b.stop) for a, b in spans)
     return Reduce(into, tuple(operands))
 
 
-def _exchange(batch: Sequence[Send | Recv], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
+def _exchange(
+    batch: Sequence[Send | Recv], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup
+) -> None:
     """Send and receive in one batch, which is done for whatever follows on the same stream."""
     tensors = [view(do.into) if isinstance(do, Recv) else _gathered(do, view) for do in batch]
     try:
@@ -158,10 +180,14 @@ def _exchange(batch: Sequence[Send | Recv], view: Callable[[Span], torch.Tensor]
                 work.wait()
     except RuntimeError as error:
         first = batch[0]
-        raise MessageError(isinstance(first, Send), first.step, global_ranks(group)[first.peer], error) from error
+        raise MessageError(
+            isinstance(first, Send), first.step, global_ranks(group)[first.peer], error
+        ) from error
 
 
-def _in_one_group(batch: Sequence[Send | Recv], tensors: list[torch.Tensor], group: dist.ProcessGroup) -> None:
+def _in_one_group(
+    batch: Sequence[Send | Recv], tensors: list[torch.Tensor], group: dist.ProcessGroup
+) -> None:
     """Do what ``dist.batch_isend_irecv`` does over NCCL, without its checks, which take most of its time."""
     device = tensors[0].device
     group._start_coalescing(device)
@@ -173,15 +199,22 @@ def _in_one_group(batch: Sequence[Send | Recv], tensors: list[torch.Tensor], gro
     work.wait()
 
 
-def _p2p_ops(batch: Sequence[Send | Recv], tensors: list[torch.Tensor], group: dist.ProcessGroup) -> list[dist.P2POp]:
+def _p2p_ops(
+    batch: Sequence[Send | Recv], tensors: list[torch.Tensor], group: dist.ProcessGroup
+) -> list[dist.P2POp]:
     return [
-        dist.P2POp(dist.irecv if isinstance(do, Recv) else dist.isend, tensor, group=group, group_peer=do.peer)
+        dist.P2POp(
+            dist.irecv if isinstance(do, Recv) else dist.isend,
+            tensor,
+            group=group,
+            group_peer=do.peer,
+        )
         for do, tensor in zip(batch, tensors, strict=True)
     ]
 
 
-# Groups that had their first collective. A group is forgotten when it is destroyed, and never before: a rank that
-# forgot a living group would call its first collective again, alone, and hang.
+# Groups that had their first collective. A group is forgotten when it is destroyed, and never
+# before: a rank that forgot a living group would call its first collective again, alone, and hang.
 _connected: WeakSet[dist.ProcessGroup] = WeakSet()
 
 

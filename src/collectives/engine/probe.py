@@ -1,11 +1,12 @@
 """The machine that "auto" goes by where none is named: links between ranks, measured when a group is first used.
 
-A process keeps the links that it has measured, and later groups take them, because a program such as one with a device
-mesh makes many groups. Rank 0 of a group decides: it tells the others what it knows, or they measure together.
+A process keeps the links that it has measured, and later groups take them, because a program such
+as one with a device mesh makes many groups. Rank 0 of a group decides: it tells the others what it
+knows, or they measure together.
 
-On shared memory a step and a byte are measured, and "auto" chooses by them. Messages cost nothing by themselves there,
-because a step that reads from all peers is one wait. So the closed forms of `collectives.autotune`, which count
-messages, do not hold.
+On shared memory a step and a byte are measured, and "auto" chooses by them. Messages cost nothing
+by themselves there, because a step that reads from all peers is one wait. So the closed forms of
+`collectives.autotune`, which count messages, do not hold.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ ROUNDS, BURST = 5, 8  # round trips; messages of a burst
 RATE_ROUNDS = 3  # of each larger message: a new TCP connection sends the first one slowly
 LARGE = (64 << 10, 512 << 10, 4 << 20)  # bytes of the messages that show the rate
 LONG = 3  # round trips: a message that takes longer shows the rate well enough
-SECONDS, TRIPS = 0.1, 30  # no larger message follows if it would end later: the longer of seconds and round trips
+# No larger message follows if it would end later: the longer of seconds and round trips.
+SECONDS, TRIPS = 0.1, 30
 
 # On shared memory: bytes of the calls that show a step's time, and a byte's.
 SMALL_CALL, LARGE_CALL = 8, 1 << 20
@@ -49,8 +51,8 @@ REPEATS = 25
 class Medium(NamedTuple):
     """The medium of a group's messages: memory that so many ranks of a host share, or a network of these hosts.
 
-    ``ranks`` is 0 for a network, and ``hosts`` is empty for memory. Ranks that spin while they wait are faster than
-    those that sleep, so a medium with other ``spins`` is another one.
+    ``ranks`` is 0 for a network, and ``hosts`` is empty for memory. Ranks that spin while they wait
+    are faster than those that sleep, so a medium with other ``spins`` is another one.
     """
 
     spins: int
@@ -85,7 +87,10 @@ _LINK = struct.Struct("<ddd")  # latency, overhead, rate
 
 
 def known_machine(transport: Tcp) -> Machine | None:
-    """Return the machine of links that this process has measured in groups before; None if one of them is missing."""
+    """Return the machine of links that this process has measured in groups before.
+
+    None if one of them is missing.
+    """
     links = [_known_link(medium) for medium in _media(transport)]
     known = [link for link in links if link is not None]
     return _machine(transport, known) if known and len(known) == len(links) else None
@@ -94,13 +99,13 @@ def known_machine(transport: Tcp) -> Machine | None:
 def measure_machine(transport: Tcp, group: dist.ProcessGroup) -> Machine:
     """Measure the machine that ranks see, the same on every rank: a link of the network, and one of shared memory.
 
-    Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are on different hosts.
-    All pairs measure together, because a collective uses all links together; with an odd p the last rank waits. Takes
-    about 30 round trips, or 0.1 s if that is longer. On one host all of a message's time is overhead. Every rank of a
-    group of 2 or more calls it.
+    Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are
+    on different hosts. All pairs measure together, because a collective uses all links together;
+    with an odd p the last rank waits. Takes about 30 round trips, or 0.1 s if that is longer. On
+    one host all of a message's time is overhead. Every rank of a group of 2 or more calls it.
 
-    Ranks that share memory measure a step and a byte there, and rank 0's result counts. If all ranks do, that is the
-    machine's only link. Every rank keeps the links for `known_machine`.
+    Ranks that share memory measure a step and a byte there, and rank 0's result counts. If all
+    ranks do, that is the machine's only link. Every rank keeps the links for `known_machine`.
 
     Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
     """
@@ -124,7 +129,10 @@ def _media(transport: Tcp) -> list[Medium]:
 
 
 def _known_link(wanted: Medium) -> MeasuredLink | None:
-    """Return the link measured on this medium, or on the smallest one that includes it; None if there is none."""
+    """Return the link measured on this medium, or on the smallest one that includes it.
+
+    None if there is none.
+    """
     including = [medium for medium in _measured if medium.includes(wanted)]
     if not including:
         return None
@@ -162,7 +170,9 @@ def choose_by_reads(collective: str, p: int, nbytes: int, alpha: float, beta: fl
 
 @cache
 def steps_and_reads(collective: str, name: str, p: int) -> tuple[int, float]:
-    """Count the steps, and what the busiest rank reads as a share of the buffer; pipelines have one segment.
+    """Count the steps, and what the busiest rank reads as a share of the buffer.
+
+    Pipelines have one segment.
 
     >>> steps_and_reads("all_reduce", "ring", 4)
     (6, 1.5)
@@ -184,9 +194,15 @@ def _time_call(transport: Any, name: str, nbytes: int) -> float:
     mesh, p = transport.mesh, transport.ranks_per_host
     schedule, tensor = build("all_reduce", name, p), torch.zeros(nbytes // 4)
     at = tensor.data_ptr()
-    plan, edges, times = slot_plan(schedule, mesh.rank % p, {}), schedule.cut(tensor.numel()), list[float]()
+    plan, edges, times = (
+        slot_plan(schedule, mesh.rank % p, {}),
+        schedule.cut(tensor.numel()),
+        list[float](),
+    )
     longest = int(np.diff(edges).max())
-    made = shared_memory().shared_call(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p)
+    made = shared_memory().shared_call(
+        plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL, p
+    )
     for _ in range(REPEATS):
         begin = time.perf_counter()
         with mesh.begin():
@@ -196,7 +212,10 @@ def _time_call(transport: Any, name: str, nbytes: int) -> float:
 
 
 def _measure_memory(transport: Tcp, group: dist.ProcessGroup) -> MeasuredLink:
-    """Measure a step and a byte in the memory that the ranks of a host share; rank 0's result counts."""
+    """Measure a step and a byte in the memory that the ranks of a host share.
+
+    Rank 0's result counts.
+    """
     measured = struct.pack("<dd", *_measure_shared_memory(transport))
     step, byte = struct.unpack("<dd", all_gather_bytes(measured, group)[0])
     source = f"rank 0 of {transport.ranks_per_host} that share memory"
@@ -214,14 +233,18 @@ def _measure_network(transport: Tcp, group: dist.ProcessGroup) -> MeasuredLink:
             _measure_link(Pair(transport, mesh.rank - half, asks=False))
     links = [_LINK.unpack(each) for each in all_gather_bytes(measured, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
-    if not mesh.has_network:  # its cores work on a message all the time, so no rank can hide any of it
+    # Its cores work on a message all the time, so no rank can hide any of it.
+    if not mesh.has_network:
         latency, overhead = 0.0, latency + overhead
     link = Link(latency=latency, overhead=overhead, rate=rate)
     return MeasuredLink(link, f"{half} pairs of ranks")
 
 
 class Pair:
-    """One rank's end of a pair: one of the two asks, and the other one answers. Both call the same methods in turn."""
+    """One rank's end of a pair: one of the two asks, and the other one answers.
+
+    Both call the same methods in turn.
+    """
 
     def __init__(self, transport: Tcp, peer: int, asks: bool) -> None:
         self.transport, self.peer, self.asks = transport, peer, asks
@@ -229,7 +252,8 @@ class Pair:
     def seconds(self, rounds: int, messages: int, nbytes: int, answer: int = 1) -> float:
         """Return the median seconds of a round: from its first message until all ``answer`` bytes have arrived."""
         plan = self._round(messages, Span(0, nbytes), Span(nbytes, nbytes + answer))
-        # Made by numpy: torch would fill a large one on several threads, which then spin while ranks measure.
+        # Made by numpy: torch would fill a large one on several threads, which then spin while
+        # ranks measure.
         memory, times = torch.from_numpy(np.zeros(nbytes + answer, dtype=np.uint8)), list[float]()
         for _ in range(rounds):
             begin = time.perf_counter()
@@ -240,7 +264,9 @@ class Pair:
     def share(self, goes_on: bool) -> bool:
         """Return what the asking rank has given: it sends ``goes_on``, and the other one receives it."""
         byte = torch.tensor([goes_on], dtype=torch.uint8)
-        self.transport.execute(self._plan([self._message(0, Span(0, 1), self.asks)]), byte, None, None)
+        self.transport.execute(
+            self._plan([self._message(0, Span(0, 1), self.asks)]), byte, None, None
+        )
         return bool(byte[0])
 
     def _round(self, messages: int, data: Span, answer: Span) -> Plan:

@@ -1,8 +1,8 @@
 """Describe what one rank does: the messages and reductions of each step, and the instructions of a program.
 
-`step_messages` and `reductions` read a schedule for one rank. Each transport gives a *receive* its meaning from there:
-`compile` has the messages read into memory (TCP), `nccl` makes them batches, and `slots` has the rank wait for a peer's
-count and read the peer's slot in shared memory.
+`step_messages` and `reductions` read a schedule for one rank. Each transport gives a *receive* its
+meaning from there: `compile` has the messages read into memory (TCP), `nccl` makes them batches,
+and `slots` has the rank wait for a peer's count and read the peer's slot in shared memory.
 """
 
 from __future__ import annotations
@@ -116,15 +116,16 @@ def spans_of(do: Instruction) -> tuple[Span, ...]:
 
 # What follows a program: a loop in compiled code, or Python, over NCCL.
 COMPILED, PYTHON = "compiled", "python"
-# How far an executor may run ahead: a task begins only if all tasks that many places before it are done.
+# How far an executor may run ahead: a task begins only if all tasks that many places before it are
+# done.
 AHEAD = 16
 
 
 class Task(NamedTuple):
     """Keep instructions in their order, and the places in the program of the tasks that have to be done first.
 
-    Tasks without such a tie may change places: a rank that waits for one message sends what does not depend on it. One
-    after the other, as they stand, is always right, too.
+    Tasks without such a tie may change places: a rank that waits for one message sends what does
+    not depend on it. One after the other, as they stand, is always right, too.
     """
 
     instructions: tuple[Instruction, ...]
@@ -135,9 +136,9 @@ class Task(NamedTuple):
 class Plan:
     """Keep one rank's program, the elements of scratch memory it needs, and if it writes into the tensor at all.
 
-    ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
-    peers, and as many messages as it receives. ``first_sends`` has the peers to which the rank sends, and the first
-    step in which it does.
+    ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the
+    step before, to other peers, and as many messages as it receives. ``first_sends`` has the peers
+    to which the rank sends, and the first step in which it does.
     """
 
     program: tuple[Task, ...]
@@ -185,7 +186,13 @@ def step_messages(step: Step, ranks: Set[int], edges: Ints) -> dict[int, StepMes
         (rank,) = ranks
         rows = np.flatnonzero((step.src == rank) | (step.dst == rank))
     chunk, pairs = step.chunk[rows], dict[tuple[int, int], list[tuple[Span, bool]]]()
-    columns = step.src[rows], step.dst[rows], edges[chunk], edges[chunk + step.count[rows]], step.add[rows]
+    columns = (
+        step.src[rows],
+        step.dst[rows],
+        edges[chunk],
+        edges[chunk + step.count[rows]],
+        step.add[rows],
+    )
     for src, dst, start, stop, add in zip(*(each.tolist() for each in columns), strict=True):
         if start < stop and (src in ranks or dst in ranks):
             pieces = pairs.setdefault((src, dst), [])
@@ -203,7 +210,9 @@ def step_messages(step: Step, ranks: Set[int], edges: Ints) -> dict[int, StepMes
 
 
 class Reduction(NamedTuple):
-    """Keep the contributions to one span, in the order in which they are added; one alone replaces it.
+    """Keep the contributions to one span, in the order in which they are added.
+
+    One alone replaces it.
 
     A contribution is a rank, and the offset in its message; the offset of this rank's own is 0.
     """
@@ -253,7 +262,9 @@ def is_straight(schedule: Schedule) -> bool:
 
 
 def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
-    """Return edges of a buffer with room for the chunks that this rank ever holds; the others have length 0.
+    """Return edges of a buffer with room for the chunks that this rank ever holds.
+
+    The others have length 0.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> compact(ALGORITHMS["scatter", "flat"](4), rank=2, sizes=np.array([5, 5, 5, 5])).tolist()
@@ -270,8 +281,8 @@ def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
 def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
     """Return by step the chunks whose sum this rank completes there, by adding the last of the p contributions.
 
-    Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step. Cost: a pass
-    over the schedule for each `MOST_CELLS` of p * k.
+    Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier
+    step. Cost: a pass over the schedule for each `MOST_CELLS` of p * k.
     """
     chunks: dict[int, list[int]] = defaultdict(list)
     if schedule.collective not in REDUCING:
@@ -294,7 +305,9 @@ def _within(step: Step, first: int, last: int) -> Step:
     """Return the step's moves of the chunks from ``first`` up to ``last``, which are numbered from 0."""
     start, stop = np.maximum(step.chunk, first), np.minimum(step.chunk + step.count, last)
     rows = start < stop
-    return Step(step.src[rows], step.dst[rows], start[rows] - first, (stop - start)[rows], step.add[rows])
+    return Step(
+        step.src[rows], step.dst[rows], start[rows] - first, (stop - start)[rows], step.add[rows]
+    )
 
 
 NO_STEP = Step([], [], [])
@@ -322,7 +335,8 @@ class Stage(NamedTuple):
 def stages(schedule: Schedule, ranks_per_host: int) -> list[Stage]:
     """Return the schedule in stages, or none if ranks share no memory or a step is on hosts and between them.
 
-    On several hosts only an all-reduce has stages: each stage changes the whole buffer in its place.
+    On several hosts only an all-reduce has stages: each stage changes the whole buffer in its
+    place.
 
     >>> from collectives.algorithms import build
     >>> ring = build("all_reduce", "hierarchical_ring", 6, ranks_per_node=2)
@@ -341,7 +355,9 @@ def stages(schedule: Schedule, ranks_per_host: int) -> list[Stage]:
         if on_host.any() != on_host.all():
             return []
         kinds.append(bool(on_host.all()))
-    runs = [(kind, list(steps)) for kind, steps in groupby(range(schedule.nsteps), kinds.__getitem__)]
+    runs = [
+        (kind, list(steps)) for kind, steps in groupby(range(schedule.nsteps), kinds.__getitem__)
+    ]
     return [Stage(kind, _part(schedule, steps)) for kind, steps in runs] if any(kinds) else []
 
 

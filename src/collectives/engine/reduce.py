@@ -8,9 +8,16 @@ from torch import distributed as dist
 
 HALF = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)  # integers
-SUMMED = (*HALF, torch.float32, torch.float64, *WHOLE, torch.bool)  # what can be reduced; sums of bools are "or"
+# What can be reduced; sums of bools are "or".
+SUMMED = (*HALF, torch.float32, torch.float64, *WHOLE, torch.bool)
 BYTES = (
-    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *(
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
+    ),
     *(torch.float4_e2m1fn_x2, torch.bits8, torch.bits1x8, torch.bits2x4, torch.bits4x2),
 )
 # What can be moved, which is what torch copies.
@@ -33,14 +40,21 @@ BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
 
 def refusal(op: Any, dtype: torch.dtype) -> str | None:
-    """Return why we cannot reduce this dtype by this op; None where we can. Without an op it is only moved."""
+    """Return why we cannot reduce this dtype by this op; None where we can.
+
+    Without an op it is only moved.
+    """
     names = [str(each).rpartition(".")[2] for each in COMBINE]
     if op is not None and op not in COMBINE:
         return f"op is {', '.join(names[:-1])} or {names[-1]}, not {op}"
     if dtype not in (DTYPES if op is None else SUMMED):
-        known = ", ".join(str(each).removeprefix("torch.") for each in (DTYPES if op is None else SUMMED))
+        known = ", ".join(
+            str(each).removeprefix("torch.") for each in (DTYPES if op is None else SUMMED)
+        )
         return f"dtype: got {dtype}, expected one of {known}"
-    if (op in BITWISE and dtype.is_floating_point) or (op == dist.ReduceOp.AVG and dtype == torch.bool):
+    if (op in BITWISE and dtype.is_floating_point) or (
+        op == dist.ReduceOp.AVG and dtype == torch.bool
+    ):
         return f"op {op} does not reduce {dtype}"
     return None
 
@@ -51,7 +65,9 @@ def takes_codec(op: Any, dtype: torch.dtype) -> bool:
 
 
 def reduce(op: Any, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
-    """Reduce the operands, in their order, into a place; half types are combined in float32 and rounded once.
+    """Reduce the operands, in their order, into a place.
+
+    Half types are combined in float32 and rounded once.
 
     >>> total = torch.zeros(2)
     >>> reduce(dist.ReduceOp.MAX, total, [torch.tensor([1.0, 5.0]), torch.tensor([2.0, 3.0])])
@@ -71,6 +87,7 @@ def reduce(op: Any, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
 
 def divide(span: torch.Tensor, p: int) -> None:
     """Make an average of a sum; integers towards zero."""
-    # Asked to divide by a number, a GPU multiplies by 1/p instead, which rounds twice. It divides by a tensor.
+    # Asked to divide by a number, a GPU multiplies by 1/p instead, which rounds twice. It divides
+    # by a tensor.
     by = span.new_full((), p) if span.device.type == "cuda" else p
     span.div_(by, rounding_mode=None if span.is_floating_point() else "trunc")

@@ -1,9 +1,10 @@
 """The memory that the ranks of a host share: made by the first of them, passed over Unix sockets.
 
-It has no name, and is gone with the last process that maps it, however that ends. The socket has one that nobody can
-guess, in the network namespace: hosts that are emulated by namespaces share no memory. Both ends check that the other
-is a process of the same user. Every rank also has connections to all others of the host (`mesh`): they say that a rank
-has failed, and end when it is killed.
+It has no name, and is gone with the last process that maps it, however that ends. The socket has
+one that nobody can guess, in the network namespace: hosts that are emulated by namespaces share no
+memory. Both ends check that the other is a process of the same user. Every rank also has
+connections to all others of the host (`mesh`): they say that a rank has failed, and end when it is
+killed.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from collectives.engine.handshake import all_gather_bytes
 from collectives.engine.mesh import Mesh
 from collectives.engine.transport import MAX_RANKS_PER_HOST
 
-# Bytes of each rank: a header and, behind all headers, two slots for each of two blocks. `shm` says what is in them.
+# Bytes of each rank: a header and, behind all headers, two slots for each of two blocks. `shm` says
+# what is in them.
 HEADER, SLOT = 4096, 1 << 20
 REGION = 4 * SLOT
 
 SECONDS = 30  # that the first rank may take to pass the memory on
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 LIMIT = struct.pack("ll", SECONDS, 0)  # seconds and microseconds
-SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
+# Memory that shrinks would kill its reader.
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_size_t
 _LIBC.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -44,10 +47,14 @@ class Segment:
 
     def __init__(self, descriptor: int, ranks: int) -> None:
         nbytes = ranks * (HEADER + REGION)
-        if os.fstat(descriptor).st_size != nbytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        if (
+            os.fstat(descriptor).st_size != nbytes
+            or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS
+        ):
             raise OSError("memory of another size, or whose size may change")
         self.address = _mapped(descriptor, nbytes)
-        finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False  # a thread may still use it
+        # A thread may still use it.
+        finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False
 
 
 def _mapped(descriptor: int, nbytes: int) -> int:
@@ -77,7 +84,11 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
             elif name:
                 found = _take(name, mesh)
         except OSError as error:
-            warnings.warn(f"ranks of this host share no memory, so TCP serves: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"ranks of this host share no memory, so TCP serves: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return found if all(all_gather_bytes(b"1" if found else b"", group)) else None
 
 
@@ -113,7 +124,8 @@ def _give(listener: socket.socket, mesh: Mesh) -> Segment:
 
 def _take(name: bytes, mesh: Mesh) -> Segment:
     with socket.socket(socket.AF_UNIX) as asked:
-        # The kernel's timeouts: under Python's own, `connect` fails at once where the queue is full.
+        # The kernel's timeouts: under Python's own, `connect` fails at once where the queue is
+        # full.
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, LIMIT)
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, LIMIT)
         asked.connect(name)
@@ -129,7 +141,9 @@ def _take(name: bytes, mesh: Mesh) -> Segment:
 
 
 def is_ours(peer: socket.socket) -> bool:
-    """Return True if the process that connected has this process's user; the kernel says so, not the peer.
+    """Return True if the process that connected has this process's user.
+
+    The kernel says so, not the peer.
 
     >>> one, other = socket.socketpair()
     >>> with one, other:

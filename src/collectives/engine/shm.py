@@ -1,12 +1,14 @@
 """Execute one rank's part of a schedule in shared memory: wait for counts, add straight from peers' slots.
 
-A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the cache. Blocks use two
-halves of the slots in turn. A rank's count has the block's number, which goes up for ever, above the bits of the step.
+A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the
+cache. Blocks use two halves of the slots in turn. A rank's count has the block's number, which goes
+up for ever, above the bits of the step.
 
-A rank that gives up on a peer swaps the peer's count for a negative one, which names itself. The peer fails when it
-next counts on, however late, so of the two either both go on or none.
+A rank that gives up on a peer swaps the peer's count for a negative one, which names itself. The
+peer fails when it next counts on, however late, so of the two either both go on or none.
 
-All of this is compiled code. Python only looks at what has failed, when a rank has waited for a while.
+All of this is compiled code. Python only looks at what has failed, when a rank has waited for a
+while.
 """
 
 from __future__ import annotations
@@ -52,23 +54,25 @@ from collectives.schedule import Ints
 if TYPE_CHECKING:
     from collectives.engine.call import Call, CompiledCall
 
-# What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
-# ranks do not fit.
+# What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another
+# call; splits of two ranks do not fit.
 FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
 SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
-SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding before a rank sleeps, and of its sleep
+# Nanoseconds of yielding before a rank sleeps, and of its sleep.
+SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100
 
-# Nanoseconds of yielding before a rank leaves a core that it shares with the peer, and before it does so again. Ranks
-# share one if there are fewer cores than ranks, so then they stay.
+# Nanoseconds of yielding before a rank leaves a core that it shares with the peer, and before it
+# does so again. Ranks share one if there are fewer cores than ranks, so then they stay.
 MOVE_AFTER, MOVE_AGAIN = BILLION // 50_000, BILLION // 1000
 
-# Bytes of a rank's header: its count and, beside it, digests of its last two calls, and the core on which it
-# has last run; then, of the two calls, the signatures and the splits.
+# Bytes of a rank's header: its count and, beside it, digests of its last two calls, and the core on
+# which it has last run; then, of the two calls, the signatures and the splits.
 DIGESTS, EACH_DIGEST, CORE = 8, 8, 24
 SIGNATURES, EACH_SIGNATURE = 128, 128
 SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `MAX_RANKS_PER_HOST`
-SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
+# In the first rank's header: the count that a sleeping rank waits for, and whose.
+SLEEPERS, EACH_SLEEPER = 2048, 16
 STEP_BITS = 16
 LINE = 64  # bytes of a line of the cache
 NOTHING, NO_EDGES = nothing(), np.zeros(2, dtype=np.int64)
@@ -79,21 +83,23 @@ def _record(names: str, *others: Any) -> Any:
     return np.dtype([(name, np.int64) for name in names.split()] + list(others))
 
 
-# One rank's part of a schedule: rows of `slots.SlotPlan`. A row of steps ends where the next one begins.
+# One rank's part of a schedule: rows of `slots.SlotPlan`. A row of steps ends where the next one
+# begins.
 STEPS, WAITS, OPERANDS = _record("step wait op"), _record("rank count"), _record("rank place")
 OPS = _record("chunk place is_result is_complete operand")
 COPIES, CHUNKS = _record("chunk place"), _record("length own source target")
-# A call: that part for tensors of one size, op and dtype. Addresses and lengths of the rows; elements of a chunk in a
-# block; blocks; the digest of the call and the address of its signature, that of the splits, or 0; by what an average
-# divides; and what `kernels` returns.
+# A call: that part for tensors of one size, op and dtype. Addresses and lengths of the rows;
+# elements of a chunk in a block; blocks; the digest of the call and the address of its signature,
+# that of the splits, or 0; by what an average divides; and what `kernels` returns.
 CALL = _record(
     "steps step_count waits ops operands copies copy_count chunks length blocks digest signature splits divisor",
     ("kernels", KERNELS),
 )
-# A rank in its host's memory. Between calls: how many ranks, which one, where the memory is, how often it looks at a
-# count before it yields, and the number of the next block. Of a call: the block and the row that it is at, and the
-# rank that it is at in a row; for whose count it waits in which step, and how high. Of each peer the highest count
-# that was seen, and the last block whose digest was compared.
+# A rank in its host's memory. Between calls: how many ranks, which one, where the memory is, how
+# often it looks at a count before it yields, and the number of the next block. Of a call: the block
+# and the row that it is at, and the rank that it is at in a row; for whose count it waits in which
+# step, and how high. Of each peer the highest count that was seen, and the last block whose digest
+# was compared.
 RANK = _record(
     "ranks rank memory spins moved epoch block blocks row at step peer mark own source target",
     ("times", np.int64, 2),
@@ -105,11 +111,14 @@ RANK = _record(
 
 
 @compiled
-def run(rank_at: int, call_at: int, own: int, source: int, target: int, has_barrier: int, goes_on: int) -> int:
+def run(
+    rank_at: int, call_at: int, own: int, source: int, target: int, has_barrier: int, goes_on: int
+) -> int:
     """Run to the end of the call; after PAUSE call it again with ``goes_on``.
 
-    ``rank_at`` and ``call_at`` are addresses of a RANK and a CALL; the others those of memory of the rank's own, of its
-    data, and of where its result goes. With ``has_barrier`` no rank returns before all have made the call.
+    ``rank_at`` and ``call_at`` are addresses of a RANK and a CALL; the others those of memory of
+    the rank's own, of its data, and of where its result goes. With ``has_barrier`` no rank returns
+    before all have made the call.
     """
     me, call = carray(pointer(rank_at), 1, RANK)[0], carray(pointer(call_at), 1, CALL)[0]
     if not goes_on:
@@ -132,7 +141,8 @@ def run(rank_at: int, call_at: int, own: int, source: int, target: int, has_barr
             status = _await_all(me, call, (me.epoch << STEP_BITS) + ENTERED)
             if status:
                 return status
-        status = _count_on(me, (me.epoch + 1) << STEP_BITS)  # which says that the last step is done, too
+        # Which says that the last step is done, too.
+        status = _count_on(me, (me.epoch + 1) << STEP_BITS)
         if status:
             return status
         me.epoch, me.block, me.row, me.at = me.epoch + 1, me.block + 1, -1, 0
@@ -149,7 +159,10 @@ def _enter(me: Any, call: Any) -> int:
     copies, chunks = carray(pointer(call.copies), call.copy_count, COPIES), call.chunks
     for row in range(call.copy_count):
         chunk, place = copies[row].chunk, copies[row].place
-        source, into = _place(me, call, me.rank, SOURCE, chunk), _place(me, call, me.rank, place, chunk)
+        source, into = (
+            _place(me, call, me.rank, SOURCE, chunk),
+            _place(me, call, me.rank, place, chunk),
+        )
         if place != TARGET:
             memmove(into, source, _count(me, call, chunk) * call.kernels.size)
         elif me.block == 0 and into != source:  # whole, because the others may need fewer blocks
@@ -167,7 +180,8 @@ def _enter(me: Any, call: Any) -> int:
 def _check_splits(me: Any, call: Any) -> int:
     """Wait for all ranks' splits: UNEVEN where one sends what another does not expect.
 
-    The longest split sets the number of blocks. After PAUSE this rank publishes the same data once more.
+    The longest split sets the number of blocks. After PAUSE this rank publishes the same data once
+    more.
     """
     status, longest = _await_all(me, call, (me.epoch << STEP_BITS) + ENTERED), 0
     if status:
@@ -226,7 +240,11 @@ def _await(me: Any, call: Any, peer: int, mark: int) -> int:
             yielding = yielding or time
             if time > yielding + PAUSE_AFTER:
                 return PAUSE
-            if me.rank > peer and me.spins and time > max(yielding + MOVE_AFTER, me.moved + MOVE_AGAIN):
+            if (
+                me.rank > peer
+                and me.spins
+                and time > max(yielding + MOVE_AFTER, me.moved + MOVE_AGAIN)
+            ):
                 _leave_core_of(me, peer, time)
             if time > yielding + SLEEP_AFTER:
                 _sleep(me, peer, mark)
@@ -263,7 +281,10 @@ def _sleep(me: Any, peer: int, mark: int) -> None:
 
 @compiled
 def _count_on(me: Any, count: int) -> int:
-    """Publish this rank's count, and wake those that sleep until it is so high; PAUSE if a peer has given up on it."""
+    """Publish this rank's count, and wake those that sleep until it is so high.
+
+    PAUSE if a peer has given up on it.
+    """
     header = _header(me, me.rank)
     before = load(header)
     store(header + CORE, sched_getcpu())
@@ -278,7 +299,10 @@ def _count_on(me: Any, count: int) -> int:
 
 @compiled
 def give_up(rank_at: int) -> bool:
-    """Have the peer that this rank waits for fail when it next counts on; False if its count is high enough now."""
+    """Have the peer that this rank waits for fail when it next counts on.
+
+    False if its count is high enough now.
+    """
     me = carray(pointer(rank_at), 1, RANK)[0]
     header = _header(me, me.peer)
     count = load(header)
@@ -306,9 +330,14 @@ def _do(me: Any, call: Any, number: int) -> None:
     count = _count(me, call, op.chunk)
     if not count:
         return
-    operands, into = carray(pointer(call.operands), last, OPERANDS), _place(me, call, me.rank, op.place, op.chunk)
+    operands, into = (
+        carray(pointer(call.operands), last, OPERANDS),
+        _place(me, call, me.rank, op.place, op.chunk),
+    )
     for nth in range(op.operand, last):
-        me.addresses[nth - op.operand] = _place(me, call, operands[nth].rank, operands[nth].place, op.chunk)
+        me.addresses[nth - op.operand] = _place(
+            me, call, operands[nth].rank, operands[nth].place, op.chunk
+        )
     combine(call.kernels, into, me.addresses[: last - op.operand], count)
     if op.is_complete:
         divide(call.kernels, into, count, call.divisor)
@@ -377,9 +406,16 @@ def new_rank(memory: int, ranks: int, rank: int) -> Any:
 
 
 def slice_length(plan: SlotPlan, itemsize: int) -> int:
-    """Return the elements of each chunk in a block: whole lines of the cache if there is room; 0 if there is none."""
+    """Return the elements of each chunk in a block: whole lines of the cache if there is room.
+
+    0 if there is none.
+    """
     most = SLOT // len(plan.held) // itemsize
-    return most - most % (LINE // itemsize) if most * itemsize >= LINE and LINE % itemsize == 0 else most
+    return (
+        most - most % (LINE // itemsize)
+        if most * itemsize >= LINE and LINE % itemsize == 0
+        else most
+    )
 
 
 class SharedCall(NamedTuple):
@@ -387,7 +423,8 @@ class SharedCall(NamedTuple):
 
     at: int  # address of ``call``
     elements: tuple[int, int]  # of the source and of the target
-    needs_own: bool  # whether anything is kept in memory of the rank's own, beside its source and target
+    # Whether anything is kept in memory of the rank's own, beside its source and target.
+    needs_own: bool
     call: Any  # the record that compiled code reads
     rows: tuple[Any, ...]  # the arrays whose addresses the record has
 
@@ -404,14 +441,17 @@ def shared_call(
 ) -> SharedCall | None:
     """Return the plan for tensors with chunks between ``edges``, the longest on any rank of ``longest`` elements.
 
-    An average is over ``ranks``. With ``splits`` (elements to each rank, and from each) the ranks exchange their splits
-    to find the longest. Returns None if a slot is too small for one element of each chunk.
+    An average is over ``ranks``. With ``splits`` (elements to each rank, and from each) the ranks
+    exchange their splits to find the longest. Returns None if a slot is too small for one element
+    of each chunk.
     """
     found = kernels(op, dtype)
     length = slice_length(plan, found.size)
     if not length:
         return None
-    return _shared_call(plan, edges, length, max(1, -(-longest // length)), found, signature, ranks, splits)
+    return _shared_call(
+        plan, edges, length, max(1, -(-longest // length)), found, signature, ranks, splits
+    )
 
 
 def _shared_call(
@@ -425,7 +465,9 @@ def _shared_call(
     splits: Splits = (),
 ) -> SharedCall:
     call, chunks = np.zeros(1, CALL), plan.layout(edges)
-    rows: dict[str, Any] = {name: getattr(plan, name) for name in ("steps", "waits", "ops", "operands", "copies")}
+    rows: dict[str, Any] = {
+        name: getattr(plan, name) for name in ("steps", "waits", "ops", "operands", "copies")
+    }
     rows["chunks"] = chunks
     rows["signature"] = np.frombuffer(signature.ljust(EACH_SIGNATURE, b"\0"), dtype=np.uint8)
     if splits:
@@ -436,7 +478,9 @@ def _shared_call(
     call["length"], call["blocks"], call["divisor"], call["kernels"] = length, blocks, ranks, found
     call["digest"] = _hash(signature)
     source, target = (chunks[:, 0] @ plan.held).tolist()
-    return SharedCall(call.ctypes.data, (source, target), plan.needs_own, call, tuple(rows.values()))
+    return SharedCall(
+        call.ctypes.data, (source, target), plan.needs_own, call, tuple(rows.values())
+    )
 
 
 def _hash(signature: bytes) -> int:
@@ -450,7 +494,8 @@ def _no_data(signature: bytes) -> SharedCall:
 class SharedMemory(Tcp):
     """Carry the calls of ranks that share memory: a `transport.Transport`.
 
-    What goes to other hosts, and what no slot takes, goes by messages. Connections also say why a peer does not come.
+    What goes to other hosts, and what no slot takes, goes by messages. Connections also say why a
+    peer does not come.
     """
 
     def __init__(self, mesh: Mesh, segment: Segment) -> None:
@@ -459,7 +504,8 @@ class SharedMemory(Tcp):
         self._rank = new_rank(segment.address, mesh.ranks_per_host, mesh.rank % mesh.ranks_per_host)
         self._rank["spins"] = SPINS_ALONE if mesh.spins == MANY_SPINS else 0
         self._at = self._rank.ctypes.data
-        self._entered: dict[bytes, SharedCall] = {}  # of the last call that sent messages: what it publishes
+        # Of the last call that sent messages: what it publishes.
+        self._entered: dict[bytes, SharedCall] = {}
 
     @classmethod
     def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Tcp:
@@ -483,7 +529,10 @@ class SharedMemory(Tcp):
     def _run_stages(
         self, made: CompiledCall, call: Call, at: tuple[int, int, int], scratch: torch.Tensor | None
     ) -> None:
-        """Execute the stages one after the other. ``at`` are the addresses of own memory, source and target."""
+        """Execute the stages one after the other.
+
+        ``at`` are the addresses of own memory, source and target.
+        """
         mesh = self.mesh
         mesh.begin(made.signature)
         try:  # a `with` would take 0.2 us of the 2.3 of a prepared call
@@ -500,8 +549,12 @@ class SharedMemory(Tcp):
         finally:
             mesh.end()
 
-    def execute_shared(self, made: SharedCall, own: int, source: int, target: int, has_barrier: bool) -> None:
-        """Execute a stage within a call on this rank's tensors, by their addresses; `run` says what they are.
+    def execute_shared(
+        self, made: SharedCall, own: int, source: int, target: int, has_barrier: bool
+    ) -> None:
+        """Execute a stage within a call on this rank's tensors, by their addresses.
+
+        `run` says what they are.
 
         Raises MessageError where a peer fails or is late.
         """
@@ -511,7 +564,10 @@ class SharedMemory(Tcp):
             status = run(self._at, made.at, own, source, target, has_barrier, True)
 
     def enter(self) -> None:
-        """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
+        """Publish what this rank calls, and no data: a call that sends messages.
+
+        Peers that call differently notice.
+        """
         signature = self.mesh.signature
         if signature not in self._entered:
             self._entered = {signature: _no_data(signature)}
@@ -523,7 +579,9 @@ class SharedMemory(Tcp):
         number, step, mark = int(me["peer"]), int(me["step"]), int(me["mark"])
         peer, parity = mesh.on_host[number], int(me["epoch"] & 1)
         if status == DIFFERENT:
-            theirs = ctypes.string_at(self._header(number) + SIGNATURES + parity * EACH_SIGNATURE, len(NO_CALL))
+            theirs = ctypes.string_at(
+                self._header(number) + SIGNATURES + parity * EACH_SIGNATURE, len(NO_CALL)
+            )
             came, asked = ((mesh.call, step, 0, each) for each in (theirs, mesh.signature))
             raise mesh.explained(Message(peer, step, is_sent=False), unexpected(came, asked))
         if status == UNEVEN:
@@ -533,12 +591,16 @@ class SharedMemory(Tcp):
                 for rank, at in ((number, mark), (mark, self.ranks_per_host + number))
             )
             why = OSError(f"splits of {ends} do not fit: got {sent} elements, expected {expected}")
-            raise mesh.explained(Message(mark if peer == mesh.rank else peer, step, is_sent=False), why)
+            raise mesh.explained(
+                Message(mark if peer == mesh.rank else peer, step, is_sent=False), why
+            )
         if (own := self._word(int(me["rank"]))) < 0:
             peer = mesh.on_host[-1 - own]
             mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
             mesh.check_peers([Message(peer, step, is_sent=False)])
-        mesh.check_memory(peer, step, lambda: self._word(number) >= mark, partial(give_up, self._at))
+        mesh.check_memory(
+            peer, step, lambda: self._word(number) >= mark, partial(give_up, self._at)
+        )
 
     def _header(self, rank: int) -> int:
         return self._segment.address + rank * HEADER

@@ -1,14 +1,16 @@
 """Compile a schedule, once, into what one rank reads from its peers' slots in shared memory, and for whom it waits.
 
-Every rank has two places for each chunk, beside its tensors, in memory that its peers read: its *slots*. A chunk has a
-new *version* after each step that writes it. A version that peers read lies in a slot, and the versions in turn use
-both. A rank counts its steps where its peers see it. So it waits for two things, and both are a peer's count:
+Every rank has two places for each chunk, beside its tensors, in memory that its peers read: its
+*slots*. A chunk has a new *version* after each step that writes it. A version that peers read lies
+in a slot, and the versions in turn use both. A rank counts its steps where its peers see it. So it
+waits for two things, and both are a peer's count:
 
 - a version that it reads is there: its owner has done the step that writes it;
-- a slot that it writes is free: the readers of the version before the last one have done the steps that read it.
+- a slot that it writes is free: the readers of the version before the last one have done the steps
+  that read it.
 
-A step waits for steps before it alone, so nothing deadlocks: reads of step t see the versions before step t, and a slot
-that step t writes held a version that was replaced before step t.
+A step waits for steps before it alone, so nothing deadlocks: reads of step t see the versions
+before step t, and a slot that step t writes held a version that was replaced before step t.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from collectives.contracts import cells, contract
 from collectives.engine.program import Span, StepMessages, reductions, step_messages
 from collectives.schedule import Bools, Ints, Schedule, Step
 
-# Places of a chunk: memory of the rank's own, for what nobody reads; two slots; its data, and where its result goes.
+# Places of a chunk: memory of the rank's own, for what nobody reads; two slots; its data, and where
+# its result goes.
 OWN, FIRST_SLOT, SLOTS, SOURCE, TARGET = 0, 1, 2, 3, 4
 ENTERED = 1  # a rank's count when its own data are in its slots; after step t it is t + 1 higher
 MOST_STEPS = (1 << 16) - 2
@@ -32,7 +35,10 @@ MOST_MOVES = 1 << 16  # chunks that all ranks move together: more would take a s
 
 
 class SlotPlan(NamedTuple):
-    """Keep one rank's program as arrays of rows, which `shm.run` follows. A row of steps ends where the next begins."""
+    """Keep one rank's program as arrays of rows, which `shm.run` follows.
+
+    A row of steps ends where the next begins.
+    """
 
     steps: Ints  # step, first wait, first op
     waits: Ints  # rank, its count
@@ -54,7 +60,8 @@ class SlotPlan(NamedTuple):
     def layout(self, edges: Ints) -> Ints:
         """Return each chunk's length, and where it begins in own memory, in source and in target.
 
-        Chunks lie between ``edges``. A source or a target has the chunks that are held, one after the other.
+        Chunks lie between ``edges``. A source or a target has the chunks that are held, one after
+        the other.
         """
         lengths = np.diff(edges)
         sizes = np.stack([lengths, lengths, *(lengths * self.held.T)])
@@ -71,14 +78,15 @@ def nothing() -> SlotPlan:
 def slot_plan(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> SlotPlan | None:
     """Return what ``rank`` does, or None for a schedule that moves too much for it.
 
-    ``finished`` has the chunks, by step, whose sum this rank completes and divides if the op is an average.
-    Cost: a pass over all messages of the rank and of those from which it reads.
+    ``finished`` has the chunks, by step, whose sum this rank completes and divides if the op is an
+    average. Cost: a pass over all messages of the rank and of those from which it reads.
     """
     steps = _steps(schedule)
     if steps is None:
         return None
     sources = {rank}.union(*(step.src[step.dst == rank].tolist() for step in steps))
-    edges = np.arange(schedule.k + 1)  # so that spans are chunks, because the plan is for buffers of any size
+    # So that spans are chunks, because the plan is for buffers of any size.
+    edges = np.arange(schedule.k + 1)
     exchanges = [step_messages(step, sources, edges) for step in steps]
     versions = _versions(exchanges)
     has, wanted = _held(schedule, rank)
@@ -94,10 +102,20 @@ def slot_plan(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> 
                 version = next(each for each in own if each.step == t)
                 is_result = version is own[-1] and wanted[chunk]
                 place = TARGET if is_result and version.slot == OWN else version.slot
-                ops.append((chunk, place, is_result and place != TARGET, chunk in finished.get(t, []), len(operands)))
+                ops.append(
+                    (
+                        chunk,
+                        place,
+                        is_result and place != TARGET,
+                        chunk in finished.get(t, []),
+                        len(operands),
+                    )
+                )
                 for source, _ in contributions:
                     read = next(each for each in reversed(versions[source, chunk]) if each.step < t)
-                    operands.append((source, SOURCE if source == rank and read.step < 0 else read.slot))
+                    operands.append(
+                        (source, SOURCE if source == rank and read.step < 0 else read.slot)
+                    )
                     if source != rank:
                         needed[source] = max(needed.get(source, 0), ENTERED + read.step + 1)
                 for step, reader in version.replaced:
@@ -109,7 +127,13 @@ def slot_plan(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> 
         copies += [(chunk, own[0].slot)] if own[0].slot else []
         copies += [(chunk, TARGET)] if has[chunk] and wanted[chunk] and len(own) == 1 else []
     ops.append((0, 0, 0, 0, len(operands)))
-    tables = _table(rows, 3), _table(waits, 2), _table(ops, 5), _table(operands, 2), _table(copies, 2)
+    tables = (
+        _table(rows, 3),
+        _table(waits, 2),
+        _table(ops, 5),
+        _table(operands, 2),
+        _table(copies, 2),
+    )
     return SlotPlan(*tables, np.stack([has, wanted], axis=1).astype(np.int64))
 
 
@@ -140,7 +164,9 @@ class Version:
 
 
 def _versions(exchanges: list[dict[int, StepMessages]]) -> dict[tuple[int, int], list[Version]]:
-    """Return the versions of each (rank, chunk), of the ranks whose messages these are; step -1 is before the first.
+    """Return the versions of each (rank, chunk), of the ranks whose messages these are.
+
+    Step -1 is before the first.
 
     >>> swap = Step([0, 1], [1, 0], 0, add=True)
     >>> for version in _versions([step_messages(swap, {0, 1}, np.array([0, 1]))])[0, 0]:
@@ -149,7 +175,8 @@ def _versions(exchanges: list[dict[int, StepMessages]]) -> dict[tuple[int, int],
     Version(step=0, slot=0, readers=[], replaced=())
     """
     versions: dict[tuple[int, int], list[Version]] = defaultdict(lambda: [Version(-1)])
-    shared: dict[tuple[int, int], list[Version]] = defaultdict(list)  # those that peers read, which are in slots
+    # Those that peers read, which are in slots.
+    shared: dict[tuple[int, int], list[Version]] = defaultdict(list)
     for t, exchange in enumerate(exchanges):
         for rank, (sends, receives) in exchange.items():
             for _, reader, pieces in sends:

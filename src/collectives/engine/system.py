@@ -1,4 +1,7 @@
-"""Call libc, and kernels by their addresses, from compiled code; load and store words that processes share."""
+"""Call libc, and kernels by their addresses, from compiled code.
+
+Load and store words that processes share.
+"""
 
 import fcntl
 import os
@@ -25,7 +28,9 @@ writev: Call = types.ExternalFunction("writev", types.int64(types.int32, types.i
 poll: Call = types.ExternalFunction("poll", types.int32(types.int64, types.int64, types.int32))
 ioctl: Call = types.ExternalFunction("ioctl", types.int32(types.int32, types.int64, types.int64))
 sched_yield: Call = types.ExternalFunction("sched_yield", types.int32())
-memmove: Call = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.int64))
+memmove: Call = types.ExternalFunction(
+    "memmove", types.int64(types.int64, types.int64, types.int64)
+)
 setsockopt: Call = types.ExternalFunction(
     "setsockopt", types.int32(types.int32, types.int32, types.int32, types.int64, types.uint32)
 )
@@ -37,14 +42,18 @@ _sched_setaffinity: Call = types.ExternalFunction(
     "sched_setaffinity", types.int32(types.int32, types.uint64, types.int64)
 )
 _syscall: Call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-_clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
+_clock_gettime: Call = types.ExternalFunction(
+    "clock_gettime", types.int32(types.int32, types.int64)
+)
 IS_LINUX = sys.platform == "linux"
 _errno: Call = types.ExternalFunction(
     "__errno_location" if IS_LINUX else "__error",
     types.CPointer(types.int32)(),  # type: ignore[no-untyped-call]
 )
 
-SOL_SOCKET, SO_RCVLOWAT, SO_SNDBUF = (int(each) for each in (socket.SOL_SOCKET, socket.SO_RCVLOWAT, socket.SO_SNDBUF))
+SOL_SOCKET, SO_RCVLOWAT, SO_SNDBUF = (
+    int(each) for each in (socket.SOL_SOCKET, socket.SO_RCVLOWAT, socket.SO_SNDBUF)
+)
 MONOTONIC = time.CLOCK_MONOTONIC
 MILLION, BILLION = 1_000_000, 1_000_000_000
 # The number of Linux's call "futex" on a processor, and what it is to do.
@@ -58,8 +67,9 @@ FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 def one_at_a_time(path: str) -> Iterator[None]:
     """Hold a lock on a file, so that of several processes one compiles and the others find its code in the cache.
 
-    Lustre may have no locks, and NFS none on a file that cannot be written. There each process compiles by itself. The
-    process that compiles says so on standard error if it takes seconds; those that wait for it say nothing.
+    Lustre may have no locks, and NFS none on a file that cannot be written. There each process
+    compiles by itself. The process that compiles says so on standard error if it takes seconds;
+    those that wait for it say nothing.
     """
     with open(path, "rb+" if os.access(path, os.W_OK) else "rb") as once:  # noqa: PTH123
         with suppress(OSError):
@@ -75,12 +85,18 @@ def one_at_a_time(path: str) -> Iterator[None]:
 
 @cache  # once a process
 def _tell() -> None:
-    print("collectives: compiling what moves data, once for this installation (up to a minute)", file=sys.stderr)
+    print(
+        "collectives: compiling what moves data, once for this installation (up to a minute)",
+        file=sys.stderr,
+    )
 
 
 @compiled
 def now(times: Any) -> int:
-    """Return the nanoseconds of the monotonic clock; ``times`` is an array of two numbers to write in."""
+    """Return the nanoseconds of the monotonic clock.
+
+    ``times`` is an array of two numbers to write in.
+    """
     _clock_gettime(MONOTONIC, times.ctypes.data)
     return int(times[0] * BILLION + times[1])
 
@@ -100,7 +116,10 @@ def wake(address: int) -> None:
 
 @compiled
 def leave_core(cores: Any) -> None:
-    """Move this thread to another of the cores on which it may run; ``cores`` is an array of CORE_WORDS to write in."""
+    """Move this thread to another of the cores on which it may run.
+
+    ``cores`` is an array of CORE_WORDS to write in.
+    """
     cores[:] = 0
     if _sched_getaffinity(0, np.uint64(8 * CORE_WORDS), cores.ctypes.data) < 0:
         return
@@ -160,7 +179,10 @@ _WORD = ir.IntType(64)
 
 @intrinsic
 def _load(context: Any, address: Any) -> Any:
-    """Load the word at an address; what its writer wrote before is seen by what this process reads after."""
+    """Load the word at an address.
+
+    What its writer wrote before is seen by what this process reads after.
+    """
     del context, address
 
     def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -177,7 +199,9 @@ def _store(context: Any, address: Any, value: Any) -> Any:
 
     def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         del signature
-        builder.store_atomic(values[1], builder.inttoptr(values[0], _WORD.as_pointer()), "release", 8)
+        builder.store_atomic(
+            values[1], builder.inttoptr(values[0], _WORD.as_pointer()), "release", 8
+        )
         return target.get_dummy_value()
 
     return types.void(types.int64, types.int64), code

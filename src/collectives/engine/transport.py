@@ -21,31 +21,45 @@ TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
 MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a call with stages on hosts, and between them
 
 MAX_RANKS_PER_HOST = 32  # that share memory
-# How many times a rank polls its sockets, yielding in between, before it sleeps: about a millisecond, or 8 us.
+# How many times a rank polls its sockets, yielding in between, before it sleeps: about a
+# millisecond, or 8 us.
 MANY_SPINS, FEW_SPINS = 2000, 16
 
 
 class Transport(Protocol):
     """Execute one rank's programs, one call after the other: by shared memory, TCP or NCCL.
 
-    ``ranks_per_host`` ranks in a row share memory. If they are several, `CompiledCall.stages` has what they do there.
+    ``ranks_per_host`` ranks in a row share memory. If they are several, `CompiledCall.stages` has
+    what they do there.
     """
 
     ranks_per_host: int
 
     @classmethod
     def connect(cls, group: dist.ProcessGroup, is_background: bool) -> Transport:
-        """Return the transport of this rank. All ranks of the group call it, at the same place among their calls."""
+        """Return the transport of this rank.
+
+        All ranks of the group call it, at the same place among their calls.
+        """
 
     def run(self, made: CompiledCall, call: Call) -> None:
-        """Perform a call on its tensors: follow ``made.plan``. Raises MessageError if a peer fails or is late."""
+        """Perform a call on its tensors: follow ``made.plan``.
+
+        Raises MessageError if a peer fails or is late.
+        """
 
     def close(self, why: str) -> None:
-        """Have the call in progress and the peers that wait for this rank fail, and say why; from any thread."""
+        """Have the call in progress and the peers that wait for this rank fail, and say why.
+
+        From any thread.
+        """
 
 
 def shared_memory_or_none() -> Any:
-    """Return the module that executes on shared memory; None if `VARIABLE` is TCP, or the system has no futex."""
+    """Return the module that executes on shared memory.
+
+    None if `VARIABLE` is TCP, or the system has no futex.
+    """
     wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
     if wanted not in TRANSPORTS:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
@@ -73,9 +87,12 @@ def ranks_per_host(addresses: Sequence[tuple[str, int]]) -> int:
 def spins(addresses: Sequence[tuple[str, int]], rank: int, background: bool) -> int:
     """Return how many times the rank polls for data from this host before it sleeps.
 
-    Sleeping and being woken costs 50 us and more. Spinning occupies a core that others may need: other ranks if this
-    host has fewer cores than ranks, and the rank's own computation if its calls run in the background.
+    Sleeping and being woken costs 50 us and more. Spinning occupies a core that others may need:
+    other ranks if this host has fewer cores than ranks, and the rank's own computation if its calls
+    run in the background.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     here = sum(host == addresses[rank][0] for host, _ in addresses)
     return FEW_SPINS if background or here > cores else MANY_SPINS

@@ -41,10 +41,12 @@ class WaitTimeoutError(TimeoutError, RuntimeError):
 class Work(dist.Work):
     """The result of a call with ``async_op``, as torch's own: wait for it, ask whether it is done, or take its future.
 
-    torch's C++ code takes it, too: that of DistributedDataParallel, and of the functional collectives.
+    torch's C++ code takes it, too: that of DistributedDataParallel, and of the functional
+    collectives.
 
-    A call on CUDA tensors is done when its kernels are enqueued, and ``kernels`` is the event after them. Then `wait`
-    makes the current stream of ``device`` wait for them, and so does waiting for the future.
+    A call on CUDA tensors is done when its kernels are enqueued, and ``kernels`` is the event after
+    them. Then `wait` makes the current stream of ``device`` wait for them, and so does waiting for
+    the future.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is done; raises what went wrong, or WaitTimeoutError after ``timeout``.
 
-        None and 0 are no limit. The error is a TimeoutError, and a RuntimeError as torch's groups raise.
+        None and 0 are no limit. The error is a TimeoutError, and a RuntimeError as torch's groups
+        raise.
         """
         job = self._awaited()
         if timeout and not wait([job], timeout.total_seconds()).done:
@@ -94,10 +97,16 @@ class Work(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Tensors]:
-        """Return a torch future of the outputs, for ``then``; waiting for it raises RuntimeError if the call failed."""
+        """Return a torch future of the outputs, for ``then``.
+
+        Waiting for it raises RuntimeError if the call failed.
+        """
         self._awaited()  # C++ waits for a future, and runs nothing meanwhile
-        done: torch.futures.Future[Tensors] = torch.futures.Future(devices=[self._device] if self._device else [])
-        # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it is a value.
+        done: torch.futures.Future[Tensors] = torch.futures.Future(
+            devices=[self._device] if self._device else []
+        )
+        # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it
+        # is a value.
         outputs = done.then(lambda _: self._job.result())
         self._job.add_done_callback(lambda _: self._complete(done))
         return outputs
@@ -117,7 +126,10 @@ class Work(dist.Work):
             torch.cuda.current_stream(self._device).wait_event(self._kernels)
 
     def _awaited(self) -> Future[Tensors]:
-        """Return the job to one who waits. A callback first runs what is queued on its thread, as nobody else would."""
+        """Return the job to one who waits.
+
+        A callback first runs what is queued on its thread, as nobody else would.
+        """
         if self._process != os.getpid() and not self._job.done():
             raise RuntimeError(FORKED)
         jobs: _Jobs | None = getattr(_own, "jobs", None)
@@ -135,14 +147,16 @@ class _Worker:
     def __init__(self) -> None:
         self._jobs: _Jobs | None = SimpleQueue()  # None where the thread is another process's
         # A daemon: a call whose peers never come does not keep the interpreter from its end.
-        self.thread = threading.Thread(target=_run, args=(self._jobs,), daemon=True, name="collectives")
+        self.thread = threading.Thread(
+            target=_run, args=(self._jobs,), daemon=True, name="collectives"
+        )
         self.thread.start()
 
     def put(self, job: Job | None) -> Future[Tensors]:
         """Have a job run after all that were put before, or with None nothing more.
 
-        A callback of a call runs on this thread. What it calls runs at once, before what is queued: so the order of
-        calls is the same on every rank, whatever the program has called meanwhile.
+        A callback of a call runs on this thread. What it calls runs at once, before what is queued:
+        so the order of calls is the same on every rank, whatever the program has called meanwhile.
         """
         promised: Future[Tensors] = Future()
         if job and threading.current_thread() is self.thread:

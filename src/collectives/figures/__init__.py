@@ -1,1 +1,4 @@
-"""Pictures: schedules drawn, data for the player, measured rows plotted, in one style; and sentences from rows."""
+"""Pictures: schedules drawn, data for the player, measured rows plotted, in one style.
+
+And sentences from rows.
+"""

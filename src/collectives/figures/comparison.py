@@ -19,11 +19,15 @@ NO_DIFFERENCE = ("no difference", "too few samples")
 COLUMNS = 2
 
 
-def ratios(rows: Sequence[Row], panel: Callable[[Row], str], series: Callable[[Row], str]) -> Picture:
-    """Return the figure of rows of `collectives.bench.compare.compare`; ``panel`` and ``series`` name those of a row.
+def ratios(
+    rows: Sequence[Row], panel: Callable[[Row], str], series: Callable[[Row], str]
+) -> Picture:
+    """Return the figure of rows of `collectives.bench.compare.compare`.
 
-    A marker is hollow where there is no difference. Points that one run has are not drawn. Raises ValueError if no
-    point is in both runs.
+    ``panel`` and ``series`` name those of a row.
+
+    A marker is hollow where there is no difference. Points that one run has are not drawn. Raises
+    ValueError if no point is in both runs.
     """
     drawn = [row for row in rows if row["ratio"] is not None]
     if not drawn:
@@ -46,7 +50,9 @@ def ratios(rows: Sequence[Row], panel: Callable[[Row], str], series: Callable[[R
         _legend(figure, looks, theme)
 
     told = "; ".join(f"{title.replace(chr(10), ', ')}: {_said(part)}" for title, part in panels)
-    return picture(paint, f"Ratio of times by the size of the buffer. {told}.", height=1.2 + 2.4 * height)
+    return picture(
+        paint, f"Ratio of times by the size of the buffer. {told}.", height=1.2 + 2.4 * height
+    )
 
 
 def _look(row: Row) -> Mark:
@@ -91,9 +97,21 @@ def _draw(axes: Axes, rows: Sequence[Row], look: Mark, turn: float, theme: Theme
 
 def _legend(figure: Figure, looks: dict[str, Mark], theme: Theme) -> None:
     handles = [
-        Line2D([], [], label=name, color=on_page(look.colour, theme), marker=look.marker, linestyle="none")
+        Line2D(
+            [],
+            [],
+            label=name,
+            color=on_page(look.colour, theme),
+            marker=look.marker,
+            linestyle="none",
+        )
         for name, look in looks.items()
     ]
-    hollow: dict[str, Any] = {"marker": "o", "fillstyle": "none", "linestyle": "none", "color": theme.ink}
+    hollow: dict[str, Any] = {
+        "marker": "o",
+        "fillstyle": "none",
+        "linestyle": "none",
+        "color": theme.ink,
+    }
     handles.append(Line2D([], [], label="hollow: no difference", **hollow))
     figure.legend(handles=handles, loc="outside lower left", ncols=3, fontsize=9)

@@ -17,7 +17,12 @@ MAX_RANKS = 24_576
 
 # Powers of two, 3 and 5 times one, one less than one, and round numbers.
 RANKS = sorted(
-    {factor << power for factor in (1, 3, 5) for power in range(14) if 2 <= factor << power <= MAX_RANKS}
+    {
+        factor << power
+        for factor in (1, 3, 5)
+        for power in range(14)
+        if 2 <= factor << power <= MAX_RANKS
+    }
     | {(1 << power) - 1 for power in range(2, 15)}
     | {1 << 14, 100, 1_000, 10_000}
 )
@@ -43,7 +48,10 @@ INSIDE = 10
 
 @dataclass(frozen=True)
 class Explorer:
-    """The sliders' places when the page opens (`explorer`). A page without JavaScript shows the times there."""
+    """The sliders' places when the page opens (`explorer`).
+
+    A page without JavaScript shows the times there.
+    """
 
     p: int
     n: int
@@ -97,8 +105,9 @@ def explorer(
 ) -> Explorer:
     """Return the explorer for a chapter's code cell: the time of each all-reduce over the buffer's size, with sliders.
 
-    ``alpha`` and ``rate`` are those of the slowest link, ``adding`` the bytes that a rank adds in a second; None adds
-    in no time. Values that the sliders lack are added to them. Raises ValueError outside their ranges.
+    ``alpha`` and ``rate`` are those of the slowest link, ``adding`` the bytes that a rank adds in a
+    second; None adds in no time. Values that the sliders lack are added to them. Raises ValueError
+    outside their ranges.
     """
     start = Explorer(p, n, alpha, rate, adding, ranks_per_node)
     for name, got in asdict(start).items():
@@ -113,29 +122,36 @@ def explored() -> dict[str, Algorithm]:
     return {
         name: each
         for (of, name), each in ALGORITHMS.items()
-        if of == COLLECTIVE and (each.cost or each.pipeline) and not each.seconds and each.is_executable
+        if of == COLLECTIVE
+        and (each.cost or each.pipeline)
+        and not each.seconds
+        and each.is_executable
     }
 
 
 def explorer_data(start: Explorer) -> dict[str, Any]:
     """Return the page's data as values that JSON has.
 
-    ===========  ====================================================================================================
-    at           the values of ``start``
-    p, n, …      for each of them the values that its slider offers; an ``adding`` of null is free
-    inside       how many times as fast a link inside a node is
-    bound        for each p [steps, sent, added] of the lower bound, whose time is the longest of the three
-    algorithms   each has a name, colours for a light and a dark page, and one of the following
+    ===========
+    ====================================================================================================
+    at           the values of ``start`` p, n, …      for each of them the values that its slider
+    offers; an ``adding`` of null is free inside       how many times as fast a link inside a node
+    is bound        for each p [steps, sent, added] of the lower bound, whose time is the longest of
+    the three algorithms   each has a name, colours for a light and a dark page, and one of the
+    following
     - cost       for each p [steps, sent, added]; sent and added are in p-ths of the buffer
     - pipeline   for each p [fixed, period, share, adds] (`collectives.bounds.Pipeline`)
-    - nodes      for each number of ranks per node above 1, for each p, [steps, sent, added] outside nodes, then inside;
-                 0 where p ranks do not fill several nodes
-    - at_once    true if links of nodes and of the network work in the same steps: the longer time of the two counts
-    ===========  ====================================================================================================
+    - nodes      for each number of ranks per node above 1, for each p, [steps, sent, added] outside
+      nodes, then inside; 0 where p ranks do not fill several nodes
+    - at_once    true if links of nodes and of the network work in the same steps: the longer time
+      of the two counts ===========
+      ====================================================================================================
 
     Cost: O(p log p) for the bound on the most ranks.
     """
-    values = {name: sorted({*given, getattr(start, name)} - {None}) for name, given in OFFERED.items()}
+    values = {
+        name: sorted({*given, getattr(start, name)} - {None}) for name, given in OFFERED.items()
+    }
     ranks, nodes = values["p"], values["ranks_per_node"]
     return {
         "at": asdict(start),
@@ -156,7 +172,11 @@ def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) 
         form["pipeline"] = [list(known.pipeline(p)) for p in ranks]
     elif known.cost:
         form["cost"] = [_counts(known.cost(p), p) for p in ranks]
-    return {"name": name, "colours": [on_page(known.mark.colour, theme) for theme in (LIGHT, DARK)], **form}
+    return {
+        "name": name,
+        "colours": [on_page(known.mark.colour, theme) for theme in (LIGHT, DARK)],
+        **form,
+    }
 
 
 def _on_nodes(known: Algorithm, p: int, g: int) -> list[float] | int:
@@ -181,7 +201,10 @@ def _least(p: int) -> Cost:
 
 
 def _counts(cost: Cost, p: int) -> list[float]:
-    """Return steps, and bytes in p-ths of the buffer. Most are whole numbers, and short to write."""
+    """Return steps, and bytes in p-ths of the buffer.
+
+    Most are whole numbers, and short to write.
+    """
     return [_short(cost.steps), _short(cost.sent * p), _short(cost.added * p)]
 
 

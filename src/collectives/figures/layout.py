@@ -24,8 +24,8 @@ BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 class Placement(NamedTuple):
     """Points in the unit square (float64, shape (participants, 2), y downwards), and the radius of a rank in that unit.
 
-    ``around`` is the number of places on a circle whose neighbours are joined by its arc; 0 without a circle. ``nodes``
-    are the lines (x, y, x, y) from the first rank of each node to its last.
+    ``around`` is the number of places on a circle whose neighbours are joined by its arc; 0 without
+    a circle. ``nodes`` are the lines (x, y, x, y) from the first rank of each node to its last.
     """
 
     shape: str
@@ -36,7 +36,9 @@ class Placement(NamedTuple):
 
 
 def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
-    """Return the places of a schedule's ranks, with switches in the middle. An unknown algorithm is drawn on a ring.
+    """Return the places of a schedule's ranks, with switches in the middle.
+
+    An unknown algorithm is drawn on a ring.
 
     Trees packed into a machine's links are drawn where the machine has its ranks.
 
@@ -47,7 +49,11 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
     [[0.5, 0.0], [0.0, 0.5], [1.0, 0.5], [0.0, 1.0]]
     """
     lines: list[Line] = []
-    shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(current_name(algorithm or ""), "ring")
+    shape = (
+        "nodes"
+        if schedule.ranks_per_node > 1
+        else SHAPES.get(current_name(algorithm or ""), "ring")
+    )
     hubs = list(range(schedule.p, schedule.participants))
     shape = "star" if hubs else shape
     placed = _places(algorithm, schedule.p) if algorithm and is_for_links(algorithm) else None
@@ -83,8 +89,8 @@ def _places(algorithm: str, p: int) -> Points | None:
 def bend(placed: Placement, src: int, dst: int) -> float:
     """Return the bend of an arrow between two ranks to its left, as a share of its length.
 
-    From a rank to the next one on the circle it follows the circle. All others bend a little, so that two messages in
-    opposite directions do not cover each other.
+    From a rank to the next one on the circle it follows the circle. All others bend a little, so
+    that two messages in opposite directions do not cover each other.
     """
     if placed.around and _clockwise(placed, src, dst):
         return float(np.tan(np.pi / (2 * placed.around)))
@@ -173,7 +179,10 @@ def _two_trees(first: list[int], second: list[int]) -> Points:
 
 
 def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
-    """Return points of nodes round a ring, their ranks on a line to the middle. Two nodes are columns instead."""
+    """Return points of nodes round a ring, their ranks on a line to the middle.
+
+    Two nodes are columns instead.
+    """
     deep = np.arange(g) * min(0.3, 0.36 / max(1, g - 1))
     if nodes > 2:
         spokes = ring(nodes)[:, None] - 0.5
@@ -186,9 +195,12 @@ def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
 
 
 def turns(schedule: Schedule, step: Step) -> list[int]:
-    """Return the turn of each message of a step, from 0. A rank sends one and receives one in a turn.
+    """Return the turn of each message of a step, from 0.
 
-    All are 0 if the schedule promises that no port has a queue. A switch has a port for each rank, and so no queue.
+    A rank sends one and receives one in a turn.
+
+    All are 0 if the schedule promises that no port has a queue. A switch has a port for each rank,
+    and so no queue.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> scatter = ALGORITHMS["scatter", "flat"](4)
@@ -202,6 +214,8 @@ def turns(schedule: Schedule, step: Step) -> list[int]:
     for i in [] if schedule.one_port else order.tolist():
         ends = ("sends", int(sent.src[i])), ("receives", int(sent.dst[i]))
         ports = [port for port in ends if port[1] < schedule.p]
-        found[i] = next(turn for turn in count() if busy.isdisjoint({(*port, turn) for port in ports}))
+        found[i] = next(
+            turn for turn in count() if busy.isdisjoint({(*port, turn) for port in ports})
+        )
         busy |= {(*port, found[i]) for port in ports}
     return found

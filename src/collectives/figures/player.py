@@ -32,26 +32,30 @@ SEGMENTS = 2  # what the pages show of an algorithm that pipelines
 def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     """Return a schedule for the player, as values that JSON has: dicts, lists, numbers, text and None.
 
-    ======================  ==========================================================================================
-    version                 1; it changes when an old reader would misread the data
-    collective, algorithm   names
-    p, k, root, parts       ranks; chunks; the root or null; parts into which the collective divides the buffer
-    switches                number of switches, numbered from p on; their cells hold nothing at the start
-    ranks_per_node          number of consecutive ranks on each node
-    one_port                false if a rank may send or receive several messages in one step
-    colours                 one for each chunk, as #rrggbb
-    layout                  shape; x and y of every rank and switch in the unit square, y downwards; the radius of a
-                            rank; around: places on the circle, or 0; nodes: the line [x, y, x, y] of each node's ranks
-    steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
-    before                  [rank, chunk, count]: the rank has its own data in ``count`` chunks from this one on
-    asked                   [rank, chunk, count, who]: at the end these chunks hold the contribution of rank ``who``,
+    ======================
+    ==========================================================================================
+    version                 1; it changes when an old reader would misread the data collective,
+    algorithm   names p, k, root, parts       ranks; chunks; the root or null; parts into which the
+    collective divides the buffer switches                number of switches, numbered from p on;
+    their cells hold nothing at the start ranks_per_node          number of consecutive ranks on
+    each node one_port                false if a rank may send or receive several messages in one
+    step colours                 one for each chunk, as #rrggbb layout                  shape; x and
+    y of every rank and switch in the unit square, y downwards; the radius of a
+                            rank; around: places on the circle, or 0; nodes: the line [x, y, x, y]
+                            of each node's ranks
+    steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1
+    adds, 0 replaces) before                  [rank, chunk, count]: the rank has its own data in
+    ``count`` chunks from this one on asked                   [rank, chunk, count, who]: at the end
+    these chunks hold the contribution of rank ``who``,
                             or, if that is -1, of every rank
-    ======================  ==========================================================================================
+    ======================
+    ==========================================================================================
 
-    To play it, count for each cell (rank, chunk) how often it has each rank's contribution. A step reads all its rows
-    before it writes any. A row that replaces overwrites the cell; a row that adds adds its counts, and so does every
-    other such row. A cell outside ``before`` is uninitialised, and so is any sum with it. At the end every cell of
-    ``asked`` has each contribution that is asked for exactly once, and no other.
+    To play it, count for each cell (rank, chunk) how often it has each rank's contribution. A step
+    reads all its rows before it writes any. A row that replaces overwrites the cell; a row that
+    adds adds its counts, and so does every other such row. A cell outside ``before`` is
+    uninitialised, and so is any sum with it. At the end every cell of ``asked`` has each
+    contribution that is asked for exactly once, and no other.
 
     Raises ScheduleError for an unknown collective. Cost: a list entry for every row of every step.
 
@@ -120,7 +124,9 @@ def _runs(cells: Iterator[Cell]) -> Iterator[Run]:
 
 
 def shown(collective: str, algorithm: str, p: int) -> Schedule:
-    """Return the schedule that pages show, in two segments if the algorithm pipelines. Raises ValueError like `build`.
+    """Return the schedule that pages show, in two segments if the algorithm pipelines.
+
+    Raises ValueError like `build`.
 
     Packed trees have many chunks as they are, and one segment.
 
@@ -133,8 +139,8 @@ def shown(collective: str, algorithm: str, p: int) -> Schedule:
 def script(collective: str) -> str:
     """Return a script that gives the page every algorithm of a collective on 2 to 16 ranks.
 
-    It is one assignment, ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, with a line for each
-    algorithm. Cost: fifteen schedules for each algorithm.
+    It is one assignment, ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``,
+    with a line for each algorithm. Cost: fifteen schedules for each algorithm.
     """
     algorithms = [
         f"{json.dumps(name)}: {_compact({p: player_data(shown(collective, name, p), name) for p in RANKS})}"
@@ -152,7 +158,10 @@ def write_scripts(folder: str | Path) -> list[Path]:
     """Write ``schedules-COLLECTIVE.js`` for every collective, except unchanged ones, and return all paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = {folder / f"schedules-{collective}.js": script(collective).encode() for collective in CONTRACTS}
+    written = {
+        folder / f"schedules-{collective}.js": script(collective).encode()
+        for collective in CONTRACTS
+    }
     for path, content in written.items():
         if not path.exists() or path.read_bytes() != content:
             path.write_bytes(content)
@@ -171,8 +180,14 @@ class Player:
     def _repr_html_(self) -> str:
         schedule = shown(self.collective, self.algorithm, self.p)
         written = "".join(f' {name}="{escape(value)}"' for name, value in self.attributes.items())
-        data = _inside(player_data(schedule, _name(self.algorithm))) if is_elsewhere(self.algorithm) else ""
-        return f"<schedule-player{written}>{data}<pre>{escape(grid(schedule))}</pre></schedule-player>"
+        data = (
+            _inside(player_data(schedule, _name(self.algorithm)))
+            if is_elsewhere(self.algorithm)
+            else ""
+        )
+        return (
+            f"<schedule-player{written}>{data}<pre>{escape(grid(schedule))}</pre></schedule-player>"
+        )
 
 
 def is_elsewhere(algorithm: str) -> bool:
@@ -191,14 +206,17 @@ def _inside(data: dict[str, Any]) -> str:
     return f'<script type="application/json">{text}</script>'
 
 
-def player(collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int) -> Player:
+def player(
+    collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int
+) -> Player:
     """Return the player for a chapter's code cell: a schedule to play, step through and replace.
 
-    Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by
-    default). ``name`` is the element's id, which is part of links to a step; two players of a page that start with the
-    same schedule need different ones. A schedule of your own, ``file.py:function`` or ``file.xml``, and one for a
-    machine's links, ``packed_trees@dgx1``, are in the element itself. Raises ValueError for an unknown algorithm or
-    option, and outside 2 to 16 ranks.
+    Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of
+    the buffer, 1 MiB by default). ``name`` is the element's id, which is part of links to a step;
+    two players of a page that start with the same schedule need different ones. A schedule of your
+    own, ``file.py:function`` or ``file.xml``, and one for a machine's links, ``packed_trees@dgx1``,
+    are in the element itself. Raises ValueError for an unknown algorithm or option, and outside 2
+    to 16 ranks.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
@@ -210,7 +228,11 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
     short = _name(algorithm)
     spoken = f"{collective.replace('_', '-')} by {short.replace('_', ' ')} on {p} ranks"
     identity = name or re.sub(r"[^\w-]", "-", f"{collective}-{short}-{p}").replace("_", "-")
-    listed = {} if is_elsewhere(algorithm) else {"collective": collective, "algorithm": algorithm, "p": p}
+    listed = (
+        {}
+        if is_elsewhere(algorithm)
+        else {"collective": collective, "algorithm": algorithm, "p": p}
+    )
     attributes = {"id": identity, **listed, **options}
     attributes |= {"role": "group", "aria-label": f"Schedule player: {spoken}"}
     _check_known(collective, algorithm, p, options)

@@ -13,7 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, depths, edge_colours, second_tree
+from collectives.algorithms.binary_tree import (
+    NO_PARENT,
+    binary_tree,
+    depths,
+    edge_colours,
+    second_tree,
+)
 from collectives.algorithms.library_trees import interior_in_both
 from collectives.contracts import Counts, after, before
 from collectives.figures.layout import Placement, Points, bend, between, layout, ring, star, turns
@@ -37,10 +43,12 @@ TREE, RING = mark("two_tree").colour, mark("ring").colour
 TREES = TREE, RING  # of the first tree, and of the second
 
 # Of the ports that trees fill, in pixels.
-COLUMN, LEVEL, SLOT, EDGE = 48, 36, 16, 14  # pixels: between ranks, between levels, a port's slot, the margin
+# Pixels: between ranks, between levels, a port's slot, the margin.
+COLUMN, LEVEL, SLOT, EDGE = 48, 36, 16, 14
 LEFT = 74  # the words beside the slots
 
-# The second tree is faint at first; a reader who asked for no motion sees it at once. On paper it is there.
+# The second tree is faint at first; a reader who asked for no motion sees it at once. On paper it
+# is there.
 STYLE = """
 .filled-ports label { display: inline-flex; gap: 0.5em; align-items: center; margin: 0.5em 0; cursor: pointer; }
 .filled-ports input { width: 1.2em; height: 1.2em; }
@@ -75,19 +83,23 @@ def label(schedule: Schedule, rank: int) -> str:
 def walk(schedule: Schedule, columns: int = 2) -> Picture:
     """Draw the chunks of every rank at the start and after every step: a panel each, ranks top to bottom.
 
-    A cell has its chunk's hue, fills while contributions arrive, and shows their ranks as letters. A frame marks what
-    this step has written. For 26 ranks at most, which is one letter each. Cost: p * k * p counts for every step.
+    A cell has its chunk's hue, fills while contributions arrive, and shows their ranks as letters.
+    A frame marks what this step has written. For 26 ranks at most, which is one letter each. Cost:
+    p * k * p counts for every step.
     """
     states = _states(schedule)
     rows = ceil(len(states) / columns)
-    size = min(9, 21 / columns)  # of the letters, in points: four and an index fit into a quarter of a panel
+    # Of the letters, in points: four and an index fit into a quarter of a panel.
+    size = min(9, 21 / columns)
 
     def paint(figure: Figure, theme: Theme) -> None:
         panels = np.atleast_2d(figure.subplots(rows, columns, squeeze=False))
         for axes in panels.flat:
             axes.set_axis_off()
         for t, (axes, state) in enumerate(zip(panels.flat, states, strict=False)):
-            axes.set_title("at the start" if t == 0 else f"after step {t - 1}", fontsize=10, color=theme.ink)
+            axes.set_title(
+                "at the start" if t == 0 else f"after step {t - 1}", fontsize=10, color=theme.ink
+            )
             _panel(axes, schedule, state, _written(schedule, t - 1), theme, size)
 
     end = _holdings(schedule, states[-1])
@@ -116,16 +128,31 @@ def _written(schedule: Schedule, t: int) -> set[tuple[int, int]]:
 
 
 def _panel(
-    axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme, size: float
+    axes: Axes,
+    schedule: Schedule,
+    state: Counts,
+    written: set[tuple[int, int]],
+    theme: Theme,
+    size: float,
 ) -> None:
     p, k = schedule.participants, schedule.k
     colours, complete = hues(k), _complete(schedule)
     for rank in range(p):
-        axes.text(-0.15, rank + 0.5, label(schedule, rank), ha="right", va="center", fontsize=9, color=theme.ink)
+        axes.text(
+            -0.15,
+            rank + 0.5,
+            label(schedule, rank),
+            ha="right",
+            va="center",
+            fontsize=9,
+            color=theme.ink,
+        )
         for chunk in range(k):
             filled = state[rank, chunk].sum() / complete
             fresh = (rank, chunk) in written
-            _cell(axes, (rank, chunk), state[rank, chunk], filled, colours[chunk], fresh, theme, size)
+            _cell(
+                axes, (rank, chunk), state[rank, chunk], filled, colours[chunk], fresh, theme, size
+            )
     axes.set_xlim(-0.5 - 0.12 * k * min(1, schedule.switches), k + 0.05)
     axes.set_ylim(p + 0.05, -0.05)
 
@@ -144,9 +171,20 @@ def _cell(
     who = np.flatnonzero(counts)
     axes.add_patch(Rectangle((chunk, rank), filled, 1, color=colour, alpha=0.55, lw=0))
     edge, width = (theme.ink, 1.6) if fresh else (theme.faint, 0.6)
-    axes.add_patch(Rectangle((chunk, rank), 1, 1, fill=False, ec=edge, lw=width, zorder=3 if fresh else 2))
+    axes.add_patch(
+        Rectangle((chunk, rank), 1, 1, fill=False, ec=edge, lw=width, zorder=3 if fresh else 2)
+    )
     text = "".join(LETTERS[r] for r in who) + ("" if not len(who) else symbol(0, chunk)[1:])
-    axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=size, color=theme.ink, zorder=4)
+    axes.text(
+        chunk + 0.5,
+        rank + 0.5,
+        text,
+        ha="center",
+        va="center",
+        fontsize=size,
+        color=theme.ink,
+        zorder=4,
+    )
 
 
 def _complete(schedule: Schedule) -> int:
@@ -164,35 +202,49 @@ def _holdings(schedule: Schedule, state: Counts) -> str:
 def space_time(*schedules: Schedule) -> Picture:
     """Draw messages in time: steps left to right, ranks top to bottom, an arrow in the hue of each first chunk.
 
-    Solid arrows add to what the receiver has, dashed ones replace it. Messages of a step that share a port follow each
-    other. Several schedules are below each other, and share the scale of time. Cost: an arrow for every message.
+    Solid arrows add to what the receiver has, dashed ones replace it. Messages of a step that share
+    a port follow each other. Several schedules are below each other, and share the scale of time.
+    Cost: an arrow for every message.
     """
     queues = [[turns(schedule, step) for step in schedule.steps()] for schedule in schedules]
     ends = [np.cumsum([0, *(1 + max(turn, default=0) for turn in queue)]) for queue in queues]
     ranks = [schedule.participants for schedule in schedules]
 
     def paint(figure: Figure, theme: Theme) -> None:
-        rows = figure.subplots(len(schedules), 1, squeeze=False, gridspec_kw={"height_ratios": ranks})[:, 0]
+        rows = figure.subplots(
+            len(schedules), 1, squeeze=False, gridspec_kw={"height_ratios": ranks}
+        )[:, 0]
         for axes, schedule, queue, end in zip(rows, schedules, queues, ends, strict=True):
             _timeline(axes, schedule, queue, end, theme)
             axes.set_xlim(-0.3, max(last[-1] for last in ends) + 0.3)
         rows[-1].set_xlabel("step")
 
     return picture(
-        paint, " ".join(map(_describe_messages, schedules, queues)), WIDTH, 0.6 + 0.3 * len(ranks) + 0.34 * sum(ranks)
+        paint,
+        " ".join(map(_describe_messages, schedules, queues)),
+        WIDTH,
+        0.6 + 0.3 * len(ranks) + 0.34 * sum(ranks),
     )
 
 
-def _timeline(axes: Axes, schedule: Schedule, queue: list[list[int]], ends: Ints, theme: Theme) -> None:
+def _timeline(
+    axes: Axes, schedule: Schedule, queue: list[list[int]], ends: Ints, theme: Theme
+) -> None:
     """Draw the steps, each as wide as its longest queue, with lines between them if there is one."""
-    axes.hlines(range(schedule.participants), -0.3, ends[-1] + 0.3, color=theme.faint, lw=0.8, zorder=0)
+    axes.hlines(
+        range(schedule.participants), -0.3, ends[-1] + 0.3, color=theme.faint, lw=0.8, zorder=0
+    )
     if ends[-1] > schedule.nsteps:
-        axes.vlines(ends[1:-1], -0.5, schedule.participants - 0.5, color=theme.faint, lw=0.8, zorder=0)
+        axes.vlines(
+            ends[1:-1], -0.5, schedule.participants - 0.5, color=theme.faint, lw=0.8, zorder=0
+        )
     for begin, step, turn in zip(ends.tolist(), schedule.steps(), queue, strict=False):
         _arrows(axes, begin, step, turn, hues(schedule.k))
     axes.set(ylim=(schedule.participants - 0.5, -0.5), ylabel="rank")
     axes.set_xticks((ends[1:] + ends[:-1]) / 2, [str(t) for t in range(schedule.nsteps)])
-    axes.set_yticks(range(schedule.participants), [label(schedule, r) for r in range(schedule.participants)])
+    axes.set_yticks(
+        range(schedule.participants), [label(schedule, r) for r in range(schedule.participants)]
+    )
     axes.grid(False)
     axes.spines[["left", "bottom"]].set_visible(False)
 
@@ -209,15 +261,23 @@ def _describe_messages(schedule: Schedule, queue: list[list[int]]) -> str:
 def _arrows(axes: Axes, begin: int, step: Step, turn: list[int], colours: list[Colour]) -> None:
     for at, (src, dst, chunks, add) in zip(turn, _messages(step), strict=True):
         ends = (begin + at + 0.06, src), (begin + at + 0.94, dst)
-        look = {"color": colours[chunks[0]], "lw": 1.4, "ls": "solid" if add else (0, (3, 2)), "mutation_scale": 8}
+        look = {
+            "color": colours[chunks[0]],
+            "lw": 1.4,
+            "ls": "solid" if add else (0, (3, 2)),
+            "mutation_scale": 8,
+        }
         axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, arrowstyle="-|>", **look))  # type: ignore[arg-type]
 
 
-def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
+def steps(
+    schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18
+) -> Picture:
     """Draw the messages of each step (the first ``most``) in a panel, as arrows from rank to rank.
 
-    `layout` places the ranks by the algorithm's shape. An arrow has the hue of its chunk; it is solid if the chunk is
-    added and dashed if it replaces. In steps of twelve messages or fewer the chunk's number is beside the arrow.
+    `layout` places the ranks by the algorithm's shape. An arrow has the hue of its chunk; it is
+    solid if the chunk is added and dashed if it replaces. In steps of twelve messages or fewer the
+    chunk's number is beside the arrow.
     """
     placed, shown = layout(schedule, algorithm), min(schedule.nsteps, most)
     rows = max(1, ceil(shown / columns))
@@ -232,25 +292,49 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
             _ranks(axes, schedule, placed, theme)
             _curves(axes, schedule, placed, t, theme)
 
-    return picture(paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns))
+    return picture(
+        paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns)
+    )
 
 
 def _links(axes: Axes, schedule: Schedule, placed: Placement, theme: Theme) -> None:
     """Draw the edges of the trees as faint lines, because a single step shows only some of them."""
     if "tree" in placed.shape:
-        pairs = {(min(pair), max(pair)) for step in schedule.steps() for *pair, _, _ in _messages(step)}
+        pairs = {
+            (min(pair), max(pair)) for step in schedule.steps() for *pair, _, _ in _messages(step)
+        }
         for a, b in sorted(pairs):
             axes.plot(*placed.points[[a, b]].T, color=theme.faint, lw=0.7, zorder=0)
 
 
 def _ranks(axes: Axes, schedule: Schedule, placed: Placement, theme: Theme) -> None:
-    size = WIDTH / 3 * 72 * placed.radius  # about the radius in points, where three panels stand side by side
+    # About the radius in points, where three panels stand side by side.
+    size = WIDTH / 3 * 72 * placed.radius
     for ax, ay, bx, by in placed.nodes:
-        axes.plot([ax, bx], [ay, by], color=theme.faint, lw=2.4 * size, solid_capstyle="round", alpha=0.35, zorder=0)
+        axes.plot(
+            [ax, bx],
+            [ay, by],
+            color=theme.faint,
+            lw=2.4 * size,
+            solid_capstyle="round",
+            alpha=0.35,
+            zorder=0,
+        )
     for rank, (x, y) in enumerate(placed.points.tolist()):
-        axes.add_patch(Circle((x, y), placed.radius, fc=theme.ground, ec=theme.ink, lw=0.9, zorder=3))
+        axes.add_patch(
+            Circle((x, y), placed.radius, fc=theme.ground, ec=theme.ink, lw=0.9, zorder=3)
+        )
         name, most = label(schedule, rank), 9 if rank < schedule.p else 5
-        axes.text(x, y, name, ha="center", va="center", fontsize=min(most, 1.1 * size), color=theme.ink, zorder=4)
+        axes.text(
+            x,
+            y,
+            name,
+            ha="center",
+            va="center",
+            fontsize=min(most, 1.1 * size),
+            color=theme.ink,
+            zorder=4,
+        )
     edge = 1.4 * placed.radius + 0.02
     axes.set(xlim=(-edge, 1 + edge), ylim=(1 + edge, -edge), aspect="equal")
 
@@ -262,7 +346,12 @@ def _curves(axes: Axes, schedule: Schedule, placed: Placement, t: int, theme: Th
         curve = bend(placed, src, dst)
         start, end = between(placed, src, dst)
         style = f"arc3,rad={-curve}"  # the y axis points down, which turns a bend to the other side
-        look = {"color": colours[chunks[0]], "lw": 1.3, "ls": "solid" if add else (0, (3, 2)), "arrowstyle": "-|>"}
+        look = {
+            "color": colours[chunks[0]],
+            "lw": 1.3,
+            "ls": "solid" if add else (0, (3, 2)),
+            "arrowstyle": "-|>",
+        }
         look |= {"connectionstyle": style, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
         axes.add_patch(FancyArrowPatch(tuple(start), tuple(end), **look))  # type: ignore[arg-type]
         if len(messages) <= 12:
@@ -278,7 +367,12 @@ def _messages(step: Step) -> list[tuple[int, int, list[int], bool]]:
         rows = sent.rows(i)
         runs = zip(step.chunk[rows].tolist(), step.count[rows].tolist(), strict=True)
         found.append(
-            (src, dst, [c for chunk, count in runs for c in range(chunk, chunk + count)], bool(step.add[rows[0]]))
+            (
+                src,
+                dst,
+                [c for chunk, count in runs for c in range(chunk, chunk + count)],
+                bool(step.add[rows[0]]),
+            )
         )
     return found
 
@@ -307,11 +401,16 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
     src, dst, chunks, add = _messages(schedule.step(0))[0]
     kind = "added" if add else "replacing"
     to = f"rank {dst}" if dst < schedule.p else "the switch"
-    return f"{text} In step 0, for example, rank {src} sends chunk {_short(chunks)} to {to}, {kind}."
+    return (
+        f"{text} In step 0, for example, rank {src} sends chunk {_short(chunks)} to {to}, {kind}."
+    )
 
 
 def two_trees(p: int) -> Picture:
-    """Draw both trees of the two-tree all-reduce side by side. Solid and dashed edges work in alternate steps."""
+    """Draw both trees of the two-tree all-reduce side by side.
+
+    Solid and dashed edges work in alternate steps.
+    """
     parents = np.stack([binary_tree(p), second_tree(p)])
     colours = edge_colours(parents)
     first, second = (np.unique(parent[parent != NO_PARENT]) for parent in parents)
@@ -342,10 +441,21 @@ def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme:
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
             style = "solid" if colour[rank] == 0 else (0, (2, 1.5))
-            axes.plot([rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1)
+            axes.plot(
+                [rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1
+            )
         fill = TREE if rank in inside_first else RING
         axes.scatter([rank], [depth[rank]], s=300, color=fill, zorder=2)
-        axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=12.5, zorder=3)
+        axes.text(
+            rank,
+            depth[rank],
+            str(rank),
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=12.5,
+            zorder=3,
+        )
     axes.set(xlim=(-0.7, len(parent) - 0.3), ylim=(depth.max() + 0.45, -0.45))
     axes.set_axis_off()
 
@@ -356,11 +466,17 @@ def side_by_side(parents: Ints, title: str) -> Picture:
     levels = [int(depths(parent).max()) for parent in parents]
 
     def paint(figure: Figure, theme: Theme) -> None:
-        for axes, parent, name in zip(figure.subplots(1, 2), parents, ("first", "second"), strict=True):
+        for axes, parent, name in zip(
+            figure.subplots(1, 2), parents, ("first", "second"), strict=True
+        ):
             axes.set_title(f"{title}, {name} tree", fontsize=10, color=theme.ink)
             _labelled_tree(axes, parent, set(both), theme)
 
-    shared = f"Interior in both: {', '.join(map(str, both))}." if both else "No rank is interior in both."
+    shared = (
+        f"Interior in both: {', '.join(map(str, both))}."
+        if both
+        else "No rank is interior in both."
+    )
     alt = f"{title}: two trees on {parents.shape[1]} ranks, {levels[0]} and {levels[1]} levels below the root. {shared}"
     return picture(paint, alt, WIDTH, height=0.9 + 0.55 * (1 + max(levels)))
 
@@ -372,9 +488,26 @@ def _labelled_tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> No
         if up != NO_PARENT:
             axes.plot([x[rank], x[up]], [depth[rank], depth[up]], color=theme.ink, lw=1.2, zorder=1)
         fill = TREE if rank in both else theme.ground
-        axes.scatter([x[rank]], [depth[rank]], s=300, color=fill, edgecolors=theme.ink, linewidths=1.0, zorder=2)
+        axes.scatter(
+            [x[rank]],
+            [depth[rank]],
+            s=300,
+            color=fill,
+            edgecolors=theme.ink,
+            linewidths=1.0,
+            zorder=2,
+        )
         ink = "white" if rank in both else theme.ink
-        axes.text(x[rank], depth[rank], str(rank), ha="center", va="center", color=ink, fontsize=12.5, zorder=3)
+        axes.text(
+            x[rank],
+            depth[rank],
+            str(rank),
+            ha="center",
+            va="center",
+            color=ink,
+            fontsize=12.5,
+            zorder=3,
+        )
     axes.set(xlim=(min(x) - 0.6, max(x) + 0.6), ylim=(depth.max() + 0.45, -0.45))
     axes.set_axis_off()
 
@@ -498,12 +631,15 @@ def _group(tree: int, nth: int, inside: str) -> str:
 def cut(of: Machine, found: Bound) -> Picture:
     """Draw a machine's ranks, switches and links, and in colour the links that cross the cut.
 
-    They are drawn where the machine's file has places for them, or on a ring with switches in the middle. Without a cut
-    (an all-reduce, an all-to-all) no link is in colour. Raises ValueError for more than 64 ranks and switches.
+    They are drawn where the machine's file has places for them, or on a ring with switches in the
+    middle. Without a cut (an all-reduce, an all-to-all) no link is in colour. Raises ValueError for
+    more than 64 ranks and switches.
     """
     graph, side = found.graph, set(found.cut)
     if graph.vertices > MAX_DRAWN:
-        raise ValueError(f"ranks and switches to draw: got {graph.vertices}, expected at most {MAX_DRAWN}")
+        raise ValueError(
+            f"ranks and switches to draw: got {graph.vertices}, expected at most {MAX_DRAWN}"
+        )
     points = _places(of, graph)
     joined = np.maximum(graph.capacity, graph.capacity.T)
 
@@ -511,19 +647,35 @@ def cut(of: Machine, found: Bound) -> Picture:
         axes = figure.subplots()
         axes.set_axis_off()
         for a, b in np.argwhere(np.triu(joined)).tolist():
-            _link(axes, points, a, b, int(joined[a, b]), bool(side) and (a in side) != (b in side), theme)
+            _link(
+                axes,
+                points,
+                a,
+                b,
+                int(joined[a, b]),
+                bool(side) and (a in side) != (b in side),
+                theme,
+            )
         for v, (x, y) in enumerate(points):
             colour = TREE if v in side else RING
             size = 24 if len(points) <= 20 else 12
             axes.plot(x, -y, marker="o" if v < graph.p else "s", ms=size, color=colour, zorder=3)
             if len(points) <= 20:
-                look: Any = {"ha": "center", "va": "center", "color": "white", "fontsize": 11, "fontweight": "bold"}
+                look: Any = {
+                    "ha": "center",
+                    "va": "center",
+                    "color": "white",
+                    "fontsize": 11,
+                    "fontweight": "bold",
+                }
                 axes.text(x, -y, str(v), zorder=4, **look)
         axes.margins(0.09)
         if side:
             rate = found.links * float(graph.unit) / 1e9
             message = f"{found.shards} shards cross the cut over links of {rate:g} GB/s in all"
-            figure.suptitle(message, x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=theme.ink)
+            figure.suptitle(
+                message, x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=theme.ink
+            )
 
     alt = f"{of.name}: {many(graph.p, 'rank')}, {many(graph.vertices - graph.p, 'switch')}, and their links."
     if side:
@@ -534,17 +686,34 @@ def cut(of: Machine, found: Bound) -> Picture:
 def _places(of: Machine, graph: Graph) -> Points:
     if of.links is not None and len(of.links.places) == graph.vertices:
         return np.array(of.links.places)
-    return star(graph.vertices, [*range(graph.p, graph.vertices)]) if graph.vertices > graph.p else ring(graph.p)
+    return (
+        star(graph.vertices, [*range(graph.p, graph.vertices)])
+        if graph.vertices > graph.p
+        else ring(graph.p)
+    )
 
 
-def _link(axes: Axes, points: Points, a: int, b: int, count: int, crosses: bool, theme: Theme) -> None:
+def _link(
+    axes: Axes, points: Points, a: int, b: int, count: int, crosses: bool, theme: Theme
+) -> None:
     """Draw parallel links side by side, up to four, and more than four as one wide line."""
     (ax, ay), (bx, by) = points[[a, b]]
     across = np.array([by - ay, ax - bx]) / np.hypot(bx - ax, by - ay)
     if count > 4:
-        axes.plot([ax, bx], [-ay, -by], color=RING if crosses else theme.faint, lw=3.0, zorder=2 if crosses else 1)
+        axes.plot(
+            [ax, bx],
+            [-ay, -by],
+            color=RING if crosses else theme.faint,
+            lw=3.0,
+            zorder=2 if crosses else 1,
+        )
         return
     for i in range(count):
         shift = 0.02 * (i - (count - 1) / 2) * across
         ends = [ax + shift[0], bx + shift[0]], [-(ay + shift[1]), -(by + shift[1])]
-        axes.plot(*ends, color=RING if crosses else theme.ink, lw=2.2 if crosses else 1.2, zorder=2 if crosses else 1)
+        axes.plot(
+            *ends,
+            color=RING if crosses else theme.ink,
+            lw=2.2 if crosses else 1.2,
+            zorder=2 if crosses else 1,
+        )

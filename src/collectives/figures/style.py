@@ -33,9 +33,14 @@ LIGHT = Theme("light", ink="#1f2328", faint="#d0d7de", ground="#ffffff")
 DARK = Theme("dark", ink="#e6edf3", faint="#48515c", ground="#14181e")
 
 
-# Colours of algorithms that a dark page swallows, or that come too close to one of these, and what they are there: the
-# same hue, brighter.
-BRIGHTER = {b"#332288": b"#8f7fe8", b"#882255": b"#c2476f", b"#117733": b"#5fb04a", b"#9467bd": b"#c4a3e6"}
+# Colours of algorithms that a dark page swallows, or that come too close to one of these, and what
+# they are there: the same hue, brighter.
+BRIGHTER = {
+    b"#332288": b"#8f7fe8",
+    b"#882255": b"#c2476f",
+    b"#117733": b"#5fb04a",
+    b"#9467bd": b"#c4a3e6",
+}
 
 # Of each algorithm, and of back ends, for rows whose algorithm a library chose.
 MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | {
@@ -49,12 +54,16 @@ MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | 
 
 
 def on_page(colour: str, theme: Theme) -> str:
-    """Return the colour of an area on a page of this theme. Those of lines and markers change by themselves.
+    """Return the colour of an area on a page of this theme.
+
+    Those of lines and markers change by themselves.
 
     >>> on_page("#9467BD", DARK), on_page("#9467BD", LIGHT)
     ('#c4a3e6', '#9467BD')
     """
-    return BRIGHTER.get(colour.lower().encode(), colour.encode()).decode() if theme is DARK else colour
+    return (
+        BRIGHTER.get(colour.lower().encode(), colour.encode()).decode() if theme is DARK else colour
+    )
 
 
 def mark(algorithm: str) -> Mark:
@@ -92,7 +101,10 @@ class Picture:
         images = "".join(
             f'<img class="only-{name}" alt="{escape(self.alt)}"{style} src="data:image/svg+xml;base64,'
             f'{base64.b64encode(svg).decode()}">'
-            for name, svg, style in (("light", self.light, ""), ("dark", self.dark, ' style="display: none"'))
+            for name, svg, style in (
+                ("light", self.light, ""),
+                ("dark", self.dark, ' style="display: none"'),
+            )
         )
         text = with_whole_options(escape(self.caption))
         caption = f"<figcaption>{text}</figcaption>" if text else ""
@@ -110,30 +122,51 @@ def with_whole_options(text: str) -> str:
     return re.sub(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', text)
 
 
-def picture(paint: Callable[[Figure, Theme], None], alt: str, width: float = 7.2, height: float = 4.0) -> Picture:
-    """Paint a figure once for each theme, ``width`` x ``height`` inches. The same input gives the same bytes."""
+def picture(
+    paint: Callable[[Figure, Theme], None], alt: str, width: float = 7.2, height: float = 4.0
+) -> Picture:
+    """Paint a figure once for each theme, ``width`` x ``height`` inches.
+
+    The same input gives the same bytes.
+    """
     return Picture(_svg(paint, LIGHT, width, height), _svg(paint, DARK, width, height), alt)
 
 
-def _svg(paint: Callable[[Figure, Theme], None], theme: Theme, width: float, height: float) -> bytes:
+def _svg(
+    paint: Callable[[Figure, Theme], None], theme: Theme, width: float, height: float
+) -> bytes:
     with mpl.rc_context(_settings(theme)):
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure, theme)
         out = io.BytesIO()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            out, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
     return _bright(out.getvalue()) if theme is DARK else out.getvalue()
 
 
 def _bright(svg: bytes) -> bytes:
-    """Brighten lines and markers. An area keeps its colour, because the letters in it are chosen for that."""
+    """Brighten lines and markers.
+
+    An area keeps its colour, because the letters in it are chosen for that.
+    """
     for dark, bright in BRIGHTER.items():
-        svg = svg.replace(b"fill: %b; stroke: %b" % (dark, dark), b"fill: %b; stroke: %b" % (bright, bright))
+        svg = svg.replace(
+            b"fill: %b; stroke: %b" % (dark, dark), b"fill: %b; stroke: %b" % (bright, bright)
+        )
         svg = svg.replace(b"stroke: %b" % dark, b"stroke: %b" % bright)
     return svg
 
 
 def _settings(theme: Theme) -> Any:
-    lines = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color", "legend.labelcolor")
+    lines = (
+        "axes.edgecolor",
+        "axes.labelcolor",
+        "text.color",
+        "xtick.color",
+        "ytick.color",
+        "legend.labelcolor",
+    )
     return dict.fromkeys(lines, theme.ink) | {
         "svg.hashsalt": "collectives",
         "font.size": 10,

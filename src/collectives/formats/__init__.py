@@ -1,1 +1,4 @@
-"""Formats of others: MSCCL XML, read, proved, and as schedules; TE-CCL, read; GOAL and NCCL's tuner, written."""
+"""Formats of others: MSCCL XML, read, proved, and as schedules; TE-CCL, read.
+
+GOAL and NCCL's tuner, written.
+"""

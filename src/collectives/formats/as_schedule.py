@@ -1,8 +1,9 @@
 """Turn a program that is right into a schedule: one cell for each GPU and chunk, and steps instead of thread blocks.
 
-A value that a GPU sends, or ends with, is in its cell at some time. One that is only added to another goes there as a
-row that adds, so that scratch and local copies vanish. A value is read after the rows that make it, and before the next
-one is written to its cell, or in the same step. The earliest step of each message that respects this is a longest path.
+A value that a GPU sends, or ends with, is in its cell at some time. One that is only added to
+another goes there as a row that adds, so that scratch and local copies vanish. A value is read
+after the rows that make it, and before the next one is written to its cell, or in the same step.
+The earliest step of each message that respects this is a longest path.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +21,8 @@ from collectives.schedule import Schedule, ScheduleError, Step
 
 MAX_VALUES_SHOWN = 3  # in an error
 
-Edge = tuple[int, int, int]  # one message, another, and how many steps later that comes at least: 0 or 1
+# One message, another, and how many steps later that comes at least: 0 or 1.
+Edge = tuple[int, int, int]
 Graph = list[list[int]]
 
 
@@ -46,15 +48,22 @@ class SentChunk(NamedTuple):
 
 Held = tuple[int, Value]  # on a GPU
 INPUT: tuple[()] = ()
-Origin = tuple[()] | SentChunk | tuple[Value, Value]  # an input, the first row that brings it, or the sum of two values
+# An input, the first row that brings it, or the sum of two values.
+Origin = tuple[()] | SentChunk | tuple[Value, Value]
 
 
 def _values(cells: Contents) -> list[Value | None]:
-    """Return the value of each cell; None for uninitialised data, several chunks, and what is counted twice."""
+    """Return the value of each cell.
+
+    None for uninitialised data, several chunks, and what is counted twice.
+    """
     ranks = np.packbits(cells.counts[:, :-1] > 0, axis=1, bitorder="little")
     bad = (cells.chunk < 0) | (cells.counts[:, -1] > 0) | (cells.counts > 1).any(axis=1)
     rows = zip(cells.chunk.tolist(), ranks, bad.tolist(), strict=True)
-    return [None if is_bad else Value(chunk, int.from_bytes(bits.tobytes(), "little")) for chunk, bits, is_bad in rows]
+    return [
+        None if is_bad else Value(chunk, int.from_bytes(bits.tobytes(), "little"))
+        for chunk, bits, is_bad in rows
+    ]
 
 
 class Values:
@@ -69,8 +78,12 @@ class Values:
         last = _values(Contents(after(program.contract), chunk))
         self.last = {(r, value) for r, value in zip(rank.tolist(), last, strict=True) if value}
         cells = inputs(program, layout)
-        for gpu, begin, end in zip(range(program.p), layout.begins, layout.begins[1:], strict=False):
-            self.origin |= {(gpu, value): INPUT for value in _values(cells.at(range(begin, end))) if value}
+        for gpu, begin, end in zip(
+            range(program.p), layout.begins, layout.begins[1:], strict=False
+        ):
+            self.origin |= {
+                (gpu, value): INPUT for value in _values(cells.at(range(begin, end))) if value
+            }
         receiver = {send: program.gpu_of(receive) for receive, send in order.sender.items()}
         for number, operands, total in replay(program, order, layout, cells):
             gpu = program.gpu_of(number)
@@ -83,7 +96,9 @@ class Values:
                         self.origin.setdefault((gpu, value), (one, other))
             if total and number in receiver:
                 ends = number, gpu, receiver[number]
-                self.messages[number] = [SentChunk(*ends, self._check(number, value)) for value in _values(total)]
+                self.messages[number] = [
+                    SentChunk(*ends, self._check(number, value)) for value in _values(total)
+                ]
 
     def _check(self, number: int, value: Value | None) -> Value:
         if value is None:
@@ -93,13 +108,23 @@ class Values:
         return value
 
     def needed(self) -> set[Held]:
-        """Return the values that a GPU sends or ends with; where nothing is summed, also those that nobody needs."""
+        """Return the values that a GPU sends or ends with.
+
+        Where nothing is summed, also those that nobody needs.
+        """
         found = {(row.src, row.value) for rows in self.messages.values() for row in rows}
-        return found | self.last | (set() if self.program.collective in REDUCING else self.arrivals.keys())
+        return (
+            found
+            | self.last
+            | (set() if self.program.collective in REDUCING else self.arrivals.keys())
+        )
 
 
 class CellContent(NamedTuple):
-    """A value in a cell, and what it adds to; the rows that replace, add, and bring it once again."""
+    """A value in a cell, and what it adds to.
+
+    The rows that replace, add, and bring it once again.
+    """
 
     held: Held
     base: Value | None
@@ -116,9 +141,9 @@ class CellContent(NamedTuple):
 def schedule(program: Program) -> Schedule:
     """Return the schedule that sends the same messages: as many, between the same ranks, of the same chunks.
 
-    Each message of the program is one message of the schedule, in the earliest step that the data allows. Raises
-    ScheduleError for a program that is wrong (`proved`), and for one in which a GPU needs two different sums of one
-    chunk at the same time, because a rank has one cell for a chunk.
+    Each message of the program is one message of the schedule, in the earliest step that the data
+    allows. Raises ScheduleError for a program that is wrong (`proved`), and for one in which a GPU
+    needs two different sums of one chunk at the same time, because a rank has one cell for a chunk.
 
     Cost: that of `proved`, and about 50 microseconds for each chunk of a message.
     """
@@ -140,11 +165,17 @@ def _levels(values: Values, cells: list[list[CellContent]]) -> dict[int, int]:
     number = {message: i for i, message in enumerate(sent)}
     edges = {*_by_cells(values, cells), *_one_by_one(values)}
     try:
-        found = levels(len(sent), [(number[one], number[other], later) for one, other, later in edges])
+        found = levels(
+            len(sent), [(number[one], number[other], later) for one, other, later in edges]
+        )
     except CycleError as error:
         message = sent[error.message]
-        what = f"not a schedule: the message of {values.program.name(message)} has to be in two steps"
-        raise wrong(values.program, message, what, "a second cell for its chunk is needed here") from None
+        what = (
+            f"not a schedule: the message of {values.program.name(message)} has to be in two steps"
+        )
+        raise wrong(
+            values.program, message, what, "a second cell for its chunk is needed here"
+        ) from None
     return dict(zip(sent, found, strict=True))
 
 
@@ -158,9 +189,13 @@ def _by_cells(values: Values, cells: list[list[CellContent]]) -> Iterator[Edge]:
             yield from _after(content.replaces, content.adds)
             yield from _after(content.writes, content.again)
             yield from ((one.message, other.message, 1) for one, other in pairwise(content.again))
-            yield from ((row.message, read, 1) for row, read in product(content.writes, reads[content.held]))
+            yield from (
+                (row.message, read, 1) for row, read in product(content.writes, reads[content.held])
+            )
         for old, new in pairwise(cell):
-            yield from ((read, row.message, 0) for read, row in product(reads[old.held], new.writes))
+            yield from (
+                (read, row.message, 0) for read, row in product(reads[old.held], new.writes)
+            )
             yield from _after(old.writes + old.again, new.replaces)
             yield from _after(old.replaces + old.again, new.adds)
 
@@ -193,7 +228,10 @@ def _step(rows: list[SentChunk], adds: set[SentChunk]) -> Step:
 
 
 def cell_contents(values: Values) -> list[list[CellContent]]:
-    """Return the values of each cell in order; ScheduleError if a GPU needs two sums of one chunk at the same time."""
+    """Return the values of each cell in order.
+
+    ScheduleError if a GPU needs two sums of one chunk at the same time.
+    """
     needed = values.needed() | {held for held, origin in values.origin.items() if origin == INPUT}
     last = values.last
     cells: dict[tuple[int, int], list[CellContent]] = defaultdict(list)
@@ -236,7 +274,9 @@ def _in_order(values: Values, cell: list[CellContent], last: set[Held]) -> list[
             chain.append(following.pop(chain[-1].held[1]))
     chains.sort(key=lambda chain: any(content.held in last for content in chain))
     found = [content for chain in chains for content in chain]
-    is_lost = any(content.held in last for content in found[:-1]) or not all(content.writes for content in found[1:])
+    is_lost = any(content.held in last for content in found[:-1]) or not all(
+        content.writes for content in found[1:]
+    )
     if len(found) < len(cell) or is_lost:
         raise _two_values(values, cell[0].held, [content.held[1] for content in cell])
     return found
@@ -244,18 +284,24 @@ def _in_order(values: Values, cell: list[CellContent], last: set[Held]) -> list[
 
 def _check_rows(values: Values, cells: list[list[CellContent]]) -> None:
     """Raise unless each row is in one content: it may be in none, or in several sums."""
-    used = Counter(row for cell in cells for content in cell for row in content.writes + content.again)
+    used = Counter(
+        row for cell in cells for content in cell for row in content.writes + content.again
+    )
     for row in (row for rows in values.messages.values() for row in rows):
         if used[row] != 1:
             name = values.program.name(row.message)
             what = f"not a schedule: {used[row]} values need chunk {row.value.chunk} of {name}, expected one"
-            raise wrong(values.program, row.message, what, f"needed {used[row]} times on GPU {row.dst}")
+            raise wrong(
+                values.program, row.message, what, f"needed {used[row]} times on GPU {row.dst}"
+            )
 
 
 def _two_values(values: Values, held: Held, several: list[Value]) -> ScheduleError:
     gpu, chunk = held[0], held[1].chunk
     shown = "; ".join(f"{value}{_use(values, gpu, value)}" for value in several[:MAX_VALUES_SHOWN])
-    more = f"; … ({len(several) - MAX_VALUES_SHOWN} more)" if len(several) > MAX_VALUES_SHOWN else ""
+    more = (
+        f"; … ({len(several) - MAX_VALUES_SHOWN} more)" if len(several) > MAX_VALUES_SHOWN else ""
+    )
     return ScheduleError(
         f"not a schedule: GPU {gpu} needs several values of chunk {chunk} at the same time, expected one, because a "
         f"rank of a schedule has one cell for a chunk: {shown}{more}"
@@ -264,7 +310,12 @@ def _two_values(values: Values, held: Held, several: list[Value]) -> ScheduleErr
 
 def _use(values: Values, gpu: int, value: Value) -> str:
     """Name the step that sends the value, or say that it is asked for at the end."""
-    sent = (row.message for rows in values.messages.values() for row in rows if (row.src, row.value) == (gpu, value))
+    sent = (
+        row.message
+        for rows in values.messages.values()
+        for row in rows
+        if (row.src, row.value) == (gpu, value)
+    )
     step = next(sent, None)
     if step is not None:
         return f" that {values.program.name(step)} sends"

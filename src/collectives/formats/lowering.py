@@ -1,23 +1,26 @@
 """Lower a schedule to a program of thread blocks: which block does what, and for which others it waits.
 
-Step t of the schedule becomes, for each of its rows, a send on one GPU and a receive on another; a receive whose data
-go on next is one instruction with that send. A block runs its instructions in the order of the steps, and in a step its
-sends before its receives, because a step reads everything before it writes. An instruction waits for those of other
-blocks of its GPU that use its cells before, unless a block's order, a message or another wait has ordered them. For
-each further wait there is an instruction before it that does nothing.
+Step t of the schedule becomes, for each of its rows, a send on one GPU and a receive on another; a
+receive whose data go on next is one instruction with that send. A block runs its instructions in
+the order of the steps, and in a step its sends before its receives, because a step reads everything
+before it writes. An instruction waits for those of other blocks of its GPU that use its cells
+before, unless a block's order, a message or another wait has ordered them. For each further wait
+there is an instruction before it that does nothing.
 
-All collectives but an all-to-all run in place: a rank's chunks are the cells of the larger one of input and output, so
-that ``i`` and ``o`` share memory as `Layout` has it. What a rank only passes on is in scratch.
+All collectives but an all-to-all run in place: a rank's chunks are the cells of the larger one of
+input and output, so that ``i`` and ``o`` share memory as `Layout` has it. What a rank only passes
+on is in scratch.
 
-A transfer's receive at rank r is *fused* with the send that reads the same cells next, if no other step uses them in
-between: one instruction receives, adds or stores, and sends. It runs in the step of the send. Messages of one
-connection (rank, rank, channel) arrive in the order in which they are sent, so that no message may be sent before the
-last one's receive has its turn; and a thread block has one peer on each side. A chain of fused messages takes the first
-channel where both hold. If there is none, its messages are not fused.
+A transfer's receive at rank r is *fused* with the send that reads the same cells next, if no other
+step uses them in between: one instruction receives, adds or stores, and sends. It runs in the step
+of the send. Messages of one connection (rank, rank, channel) arrive in the order in which they are
+sent, so that no message may be sent before the last one's receive has its turn; and a thread block
+has one peer on each side. A chain of fused messages takes the first channel where both hold. If
+there is none, its messages are not fused.
 
-A receive that would wait for its send while later messages of its connection come in is not fused: the root of a
-pipelined tree first receives all segments. Where all of a chain would wait, as in interleaved rings, it is fused, and
-each ring has its channel.
+A receive that would wait for its send while later messages of its connection come in is not fused:
+the root of a pipelined tree first receives all segments. Where all of a chain would wait, as in
+interleaved rings, it is fused, and each ring has its channel.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -31,7 +34,14 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.contracts import CONTRACTS, where
-from collectives.formats.program import MAX_ELEMENTS, BufferOffset, CellUses, Instruction, Program, ThreadBlock
+from collectives.formats.program import (
+    MAX_ELEMENTS,
+    BufferOffset,
+    CellUses,
+    Instruction,
+    Program,
+    ThreadBlock,
+)
 from collectives.schedule import Schedule
 
 # RCCL and MSCCL count chunks of one instruction up to 71.
@@ -130,12 +140,16 @@ def _without_waits(transfers: list[Transfer], chains: Iterator[list[int]]) -> It
     for each in transfers:
         steps[each.src, each.dst].append(each.t)
     for chain in chains:
-        cuts = [i for i, pair in enumerate(pairwise(chain), 1) if _would_wait(transfers, steps, *pair)]
+        cuts = [
+            i for i, pair in enumerate(pairwise(chain), 1) if _would_wait(transfers, steps, *pair)
+        ]
         cuts = [] if len(cuts) == len(chain) - 1 else cuts
         yield from (chain[i:j] for i, j in pairwise([0, *cuts, len(chain)]))
 
 
-def _would_wait(transfers: list[Transfer], steps: dict[tuple[int, int], list[int]], m: int, after: int) -> bool:
+def _would_wait(
+    transfers: list[Transfer], steps: dict[tuple[int, int], list[int]], m: int, after: int
+) -> bool:
     """Return whether other messages of the connection are sent between the steps of a receive and of its send."""
     times = steps[transfers[m].src, transfers[m].dst]
     return bisect_right(times, transfers[m].t) < bisect_left(times, transfers[after].t)
@@ -148,9 +162,12 @@ class Channels:
         self.transfers, self.channels, self.ends = transfers, channels, ends
         self.channel: dict[int, int] = {}  # by message
         self.onward: dict[int, int] = {}  # for a received message, the one that it goes on as
-        self.receiver: dict[End, int] = {}  # of a connection that leaves: the peer from whom its thread block receives
-        self.sender: dict[End, int] = {}  # of a connection that comes in: the peer to whom its thread block sends
-        self.turns: dict[End, list[tuple[int, int]]] = defaultdict(list)  # messages, and the steps of their receives
+        # Of a connection that leaves: the peer from whom its thread block receives.
+        self.receiver: dict[End, int] = {}
+        # Of a connection that comes in: the peer to whom its thread block sends.
+        self.sender: dict[End, int] = {}
+        # Messages, and the steps of their receives.
+        self.turns: dict[End, list[tuple[int, int]]] = defaultdict(list)
         self.used: dict[tuple[int, int], set[tuple[bool, int]]] = defaultdict(set)
 
     def take(self, chain: list[int]) -> None:
@@ -176,7 +193,10 @@ class Channels:
         )
 
     def _turns(self, chain: list[int]) -> list[tuple[int, int]]:
-        return [(m, self.transfers[after].t) for m, after in zip(chain, [*chain[1:], chain[-1]], strict=True)]
+        return [
+            (m, self.transfers[after].t)
+            for m, after in zip(chain, [*chain[1:], chain[-1]], strict=True)
+        ]
 
     def _has_turn(self, turn: tuple[int, int], channel: int) -> bool:
         """Return whether each message of the connection is received before the next one is sent, or in that step."""
@@ -184,17 +204,25 @@ class Channels:
         others = self.turns[each.src, channel, each.dst]
         at = bisect_left(others, turn)
         near = [*others[max(0, at - 1) : at], turn, *others[at : at + 1]]
-        return all(received <= self.transfers[later].t for (_, received), (later, _) in pairwise(near))
+        return all(
+            received <= self.transfers[later].t for (_, received), (later, _) in pairwise(near)
+        )
 
     def _ends(self, first: int, second: int, channel: int) -> tuple[End, End]:
         rank = self.transfers[first].dst
-        return (rank, channel, self.transfers[first].src), (rank, channel, self.transfers[second].dst)
+        return (rank, channel, self.transfers[first].src), (
+            rank,
+            channel,
+            self.transfers[second].dst,
+        )
 
     def _may_pair(self, pairs: list[tuple[End, End]]) -> bool:
         """Return whether each end of a connection meets one other end only, here and in the chains before."""
         sender = {comes: self.sender.get(comes, leaves[2]) for comes, leaves in pairs}
         receiver = {leaves: self.receiver.get(leaves, comes[2]) for comes, leaves in pairs}
-        return all(sender[comes] == leaves[2] and receiver[leaves] == comes[2] for comes, leaves in pairs)
+        return all(
+            sender[comes] == leaves[2] and receiver[leaves] == comes[2] for comes, leaves in pairs
+        )
 
     def _has_room(self, m: int, channel: int) -> bool:
         src, dst = self.transfers[m].src, self.transfers[m].dst
@@ -210,7 +238,11 @@ class Channels:
             self.used[dst, channel].add((False, src))
         for first, second in pairwise(chain):
             comes, leaves = self._ends(first, second, channel)
-            self.onward[first], self.sender[comes], self.receiver[leaves] = second, leaves[2], comes[2]
+            self.onward[first], self.sender[comes], self.receiver[leaves] = (
+                second,
+                leaves[2],
+                comes[2],
+            )
 
 
 class BlockPeers(NamedTuple):
@@ -225,7 +257,8 @@ class BlockPeers(NamedTuple):
 class ScheduledInstruction(NamedTuple):
     """An instruction of a block, and the messages that it receives and sends."""
 
-    turn: tuple[int, bool, int]  # the step, whether it only receives, the message: what it is sorted by
+    # The step, whether it only receives, the message: what it is sorted by.
+    turn: tuple[int, bool, int]
     block: BlockPeers
     instruction: Instruction
     received: int | None = None
@@ -241,14 +274,26 @@ def lower(schedule: Schedule, channels: int, ends: int, protocol: str = "Simple"
     transfers = placement.transfers()
     fused = fuse(transfers, channels, ends)
     stays = kept(transfers, {(rank, placement.offset(rank, c)) for rank, c in _asked(schedule)})
-    sends = [_send(m, transfers[m], fused) for m in sorted(set(range(len(transfers))) - set(fused.onward.values()))]
+    sends = [
+        _send(m, transfers[m], fused)
+        for m in sorted(set(range(len(transfers))) - set(fused.onward.values()))
+    ]
     receives = [_receive(m, transfers, fused, stays) for m in range(len(transfers))]
     found = sorted([*_copies(schedule), *sends, *receives], key=lambda each: each.turn)
     in_place = CONTRACTS[schedule.collective].parts != 2
     whole, scratch = schedule.k // (1 if in_place else schedule.p), tuple(placement.scratch)
     blocks, waits = _blocks(found, _waits(found))
     return Program(
-        schedule.collective, schedule.p, whole, schedule.root, protocol, (in_place,), blocks, scratch, (), waits
+        schedule.collective,
+        schedule.p,
+        whole,
+        schedule.root,
+        protocol,
+        (in_place,),
+        blocks,
+        scratch,
+        (),
+        waits,
     )
 
 
@@ -267,7 +312,11 @@ def _blocks(
         for number in numbers[peers]:
             steps += [NOP] * (len(waits[number]) - 1) + [found[number].instruction]
             at[number] = count + len(steps) - 1
-        blocks.append(ThreadBlock(peers.gpu, ids[peers.gpu], peers.send, peers.receive, peers.channel, tuple(steps)))
+        blocks.append(
+            ThreadBlock(
+                peers.gpu, ids[peers.gpu], peers.send, peers.receive, peers.channel, tuple(steps)
+            )
+        )
         count, ids[peers.gpu] = count + len(steps), ids[peers.gpu] + 1
     waiting = {
         at[number] - i: at[other]
@@ -287,14 +336,20 @@ def _asked(schedule: Schedule) -> list[list[int]]:
 
 def _send(m: int, each: Transfer, fused: Channels) -> ScheduledInstruction:
     channel = fused.channel[m]
-    block = BlockPeers(each.src, channel, fused.receiver.get((each.src, channel, each.dst), -1), each.dst)
+    block = BlockPeers(
+        each.src, channel, fused.receiver.get((each.src, channel, each.dst), -1), each.dst
+    )
     send = Instruction("s", each.source, each.source, each.chunks)
     return ScheduledInstruction((each.t, False, m), block, send, None, m)
 
 
-def _receive(m: int, transfers: list[Transfer], fused: Channels, stays: set[int]) -> ScheduledInstruction:
+def _receive(
+    m: int, transfers: list[Transfer], fused: Channels, stays: set[int]
+) -> ScheduledInstruction:
     each, channel, after = transfers[m], fused.channel[m], fused.onward.get(m)
-    block = BlockPeers(each.dst, channel, each.src, fused.sender.get((each.dst, channel, each.src), -1))
+    block = BlockPeers(
+        each.dst, channel, each.src, fused.sender.get((each.dst, channel, each.src), -1)
+    )
     if after is None:
         name, turn = "rrc" if each.add else "r", (each.t, True, m)
     else:
@@ -319,7 +374,10 @@ def _copies(schedule: Schedule) -> list[ScheduledInstruction]:
 
 
 def _waits(found: list[ScheduledInstruction]) -> list[list[int]]:
-    """Return for each instruction those it must wait for; ``before`` has a bit for each that is done before."""
+    """Return for each instruction those it must wait for.
+
+    ``before`` has a bit for each that is done before.
+    """
     before: list[int] = []
     waits: list[list[int]] = []
     last: dict[BlockPeers, int] = {}
@@ -333,7 +391,9 @@ def _waits(found: list[ScheduledInstruction]) -> list[list[int]]:
         step, gpu = each.instruction, each.block.gpu
         reads = _cells(gpu, step.src, step.chunks) if step.kind.reads else []
         writes = _cells(gpu, step.dst, step.chunks) if step.kind.stores else []
-        for other in sorted({other for other, _ in uses.before(number, reads, writes)}, reverse=True):
+        for other in sorted(
+            {other for other, _ in uses.before(number, reads, writes)}, reverse=True
+        ):
             if not done >> other & 1:
                 waits[-1].append(other)
                 done |= before[other] | 1 << other
@@ -351,7 +411,12 @@ class ChunkPlacement:
         self.schedule, self.rows = schedule, list(_rows(schedule))
         self.scratch = [0] * schedule.p  # cells
         self.passed: dict[tuple[int, int], BufferOffset] = {}
-        used = {(rank, c) for row in self.rows for c in range(row[3], row[3] + row[4]) for rank in row[1:3]}
+        used = {
+            (rank, c)
+            for row in self.rows
+            for c in range(row[3], row[3] + row[4])
+            for rank in row[1:3]
+        }
         for rank, chunk in sorted(used):
             if _home(schedule, rank, chunk) is None:
                 self.passed[rank, chunk] = BufferOffset("s", self.scratch[rank])
@@ -362,7 +427,10 @@ class ChunkPlacement:
         return _home(self.schedule, rank, chunk) or self.passed[rank, chunk]
 
     def transfers(self) -> list[Transfer]:
-        """Return all transfers, in the order of steps and rows; a row is cut where cells are not consecutive."""
+        """Return all transfers, in the order of steps and rows.
+
+        A row is cut where cells are not consecutive.
+        """
         found: list[Transfer] = []
         for t, src, dst, first, count, add in self.rows:
             for chunk in range(first, first + count):
@@ -381,9 +449,13 @@ def _rows(schedule: Schedule) -> Iterator[tuple[int, int, int, int, int, bool]]:
     for t, step in enumerate(schedule.steps()):
         total += int(step.count.sum())
         if total > MAX_ELEMENTS:
-            raise ValueError(f"chunks that move: got more than {MAX_ELEMENTS:,}, expected at most that in a program")
+            raise ValueError(
+                f"chunks that move: got more than {MAX_ELEMENTS:,}, expected at most that in a program"
+            )
         columns = (step.src, step.dst, step.chunk, step.count, step.add)
-        yield from ((t, *row) for row in zip(*(each.tolist() for each in columns), strict=True) if row[3])
+        yield from (
+            (t, *row) for row in zip(*(each.tolist() for each in columns), strict=True) if row[3]
+        )
 
 
 def _home(schedule: Schedule, rank: int, chunk: int) -> BufferOffset | None:
@@ -391,7 +463,13 @@ def _home(schedule: Schedule, rank: int, chunk: int) -> BufferOffset | None:
     collective, p, k = schedule.collective, schedule.p, schedule.k
     if CONTRACTS[collective].parts == 2:
         (sender, to), piece = divmod(chunk * p * p // k, p), chunk % (k // p // p)
-        at = BufferOffset("i", to) if sender == rank else BufferOffset("o", sender) if to == rank else None
+        at = (
+            BufferOffset("i", to)
+            if sender == rank
+            else BufferOffset("o", sender)
+            if to == rank
+            else None
+        )
         return at and at.behind(at.offset * (k // p // p - 1) + piece)
     if not CONTRACTS[collective].compact:
         # RCCL's waiting steps acquire what others have written only if they read the output.

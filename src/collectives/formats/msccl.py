@@ -36,7 +36,8 @@ COLLECTIVES = {
     **{name: name for name in ("broadcast", "reduce", "scatter", "gather")},
 }
 
-# Larger than any runtime allows. Cells of all GPUs times ranks bounds the table of what the contract asks for.
+# Larger than any runtime allows. Cells of all GPUs times ranks bounds the table of what the
+# contract asks for.
 MAX_GPUS, MAX_CHUNKS, MAX_COUNTS, MAX_CHANNEL = 1 << 10, 1 << 16, 1 << 24, 1 << 10
 
 # The largest programs that are published have 1.4 MB, four levels deep.
@@ -68,19 +69,26 @@ class Element:
         return value
 
     def number(self, name: str, least: int, most: int, default: int | None = None) -> int:
-        """Return an attribute that is a whole number within limits; without a default it must be there."""
+        """Return an attribute that is a whole number within limits.
+
+        Without a default it must be there.
+        """
         if default is not None and name not in self.attributes:
             return default
         text = self.word(name)
         if not WHOLE_NUMBER.fullmatch(text) or not least <= int(text) <= most:
-            self.fail(f"{name}: got {short(text)}, expected a whole number from {least} to {most:,}")
+            self.fail(
+                f"{name}: got {short(text)}, expected a whole number from {least} to {most:,}"
+            )
         return int(text)
 
     def of(self, *names: str) -> list["Element"]:
         """Return the children, all of which must have one of these names."""
         for child in self.children:
             if child.name not in names:
-                child.fail(f"in <{self.name}>: got <{child.name[:40]}>, expected <{'> or <'.join(names) or 'nothing'}>")
+                child.fail(
+                    f"in <{self.name}>: got <{child.name[:40]}>, expected <{'> or <'.join(names) or 'nothing'}>"
+                )
         return self.children
 
 
@@ -119,12 +127,17 @@ def _chunks(top: Element, collective: str, p: int) -> int:
     if CONTRACTS[collective].parts and whole % p:
         top.fail(f"nchunksperloop: got {whole}, expected a multiple of the {p} GPUs")
     if whole * p * p * (p if CONTRACTS[collective].parts == 2 else 1) > MAX_COUNTS:
-        top.fail(f"nchunksperloop: got {whole:,} for {p} GPUs, expected fewer: too many contributions to count")
+        top.fail(
+            f"nchunksperloop: got {whole:,} for {p} GPUs, expected fewer: too many contributions to count"
+        )
     return whole
 
 
 def _modes(top: Element) -> tuple[bool, ...]:
-    """Return the modes: in place, out of place, or both; msccl-tools says only whether it is in place."""
+    """Return the modes: in place, out of place, or both.
+
+    Msccl-tools says only whether it is in place.
+    """
     in_place = top.number("inplace", 0, 1)
     out = top.number("outofplace", 0, 1, 1 - in_place)
     if not in_place and not out:
@@ -153,7 +166,10 @@ def _block(element: Element, gpu: int, p: int, room: dict[str, int]) -> ThreadBl
     if gpu in (send, receive):
         element.fail(f"send and recv of GPU {gpu}: got its own id, expected other GPUs or -1")
     lone = send < 0 and receive < 0  # then the channel has no meaning, and early files have -1
-    own, channel = element.number("id", 0, MAX_CHUNKS), element.number("chan", -1 if lone else 0, MAX_CHANNEL)
+    own, channel = (
+        element.number("id", 0, MAX_CHUNKS),
+        element.number("chan", -1 if lone else 0, MAX_CHANNEL),
+    )
     steps = tuple(_step(t, each, send, receive, room) for t, each in enumerate(element.of("step")))
     return ThreadBlock(gpu, own, send, receive, channel, steps)
 
@@ -171,12 +187,16 @@ def _step(t: int, element: Element, send: int, receive: int, room: dict[str, int
     return Instruction(name, src, _place(element, "dst", room, count, kind.stores), count)
 
 
-def _place(element: Element, side: str, room: dict[str, int], count: int, used: bool) -> BufferOffset:
+def _place(
+    element: Element, side: str, room: dict[str, int], count: int, used: bool
+) -> BufferOffset:
     """Return the cells that the step reads or writes; what it does not use may have any offset."""
     buffer, offset = element.word(f"{side}buf", room), element.number(f"{side}off", -1, MAX_CHUNKS)
     if used and not 0 <= offset <= room[buffer] - count:
         cells = f"cells {offset} to {offset + count - 1} of {buffer}"
-        element.fail(f"{side}buf, {side}off, cnt: got {cells}, expected cells of its {room[buffer]}")
+        element.fail(
+            f"{side}buf, {side}off, cnt: got {cells}, expected cells of its {room[buffer]}"
+        )
     return BufferOffset(buffer, offset)
 
 
@@ -189,7 +209,8 @@ def _copies(gpus: list[Element], size_in: int, size_out: int) -> Iterator[tuple[
 
 def _waits(blocks: list[tuple[ThreadBlock, list[Element]]]) -> dict[int, int]:
     """Return each step that waits, and for which; the other one must announce that it is done."""
-    ends: Counter[tuple[int, str]] = Counter()  # a connection belongs to one thread block at each end
+    # A connection belongs to one thread block at each end.
+    ends: Counter[tuple[int, str]] = Counter()
     for block, _ in blocks:
         ends[block.gpu, f"id {block.id}"] += 1
         ends[block.gpu, f"send {block.send} on channel {block.channel}"] += block.send >= 0
@@ -207,15 +228,22 @@ def _waits(blocks: list[tuple[ThreadBlock, list[Element]]]) -> dict[int, int]:
             continue
         target = numbers.get((block.gpu, depid, deps))
         if target is None:
-            step.fail(f"depid and deps: got thread block {depid}, step {deps}, expected a step of GPU {block.gpu}")
+            step.fail(
+                f"depid and deps: got thread block {depid}, step {deps}, expected a step of GPU {block.gpu}"
+            )
         if not steps[target][2].number("hasdep", 0, 1):
-            step.fail(f"hasdep of thread block {depid}, step {deps}: got 0, expected 1, because this step waits for it")
+            step.fail(
+                f"hasdep of thread block {depid}, step {deps}: got 0, expected 1, because this step waits for it"
+            )
         waits[number] = target
     return waits
 
 
 def contents(path: Path) -> bytes:
-    """Return the bytes of an untrusted file, at most 16 MiB. Raises ValueError, one line, if it cannot be read."""
+    """Return the bytes of an untrusted file, at most 16 MiB.
+
+    Raises ValueError, one line, if it cannot be read.
+    """
     try:
         if not path.is_file():
             raise ValueError("there is no such file")
@@ -224,7 +252,9 @@ def contents(path: Path) -> bytes:
     except OSError as error:
         raise ValueError(f"the file cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise ValueError(f"size of the file: got more than {MAX_BYTES:,} bytes, expected at most that")
+        raise ValueError(
+            f"size of the file: got more than {MAX_BYTES:,} bytes, expected at most that"
+        )
     return data
 
 
@@ -240,14 +270,18 @@ def _parse(data: bytes) -> Element:
         if count > MAX_ELEMENTS:
             element.fail(f"elements: got more than {MAX_ELEMENTS:,}, expected at most that")
         if len(open_elements) > MAX_DEPTH:
-            element.fail(f"depth of <{name[:40]}>: got {len(open_elements)}, expected at most {MAX_DEPTH}")
+            element.fail(
+                f"depth of <{name[:40]}>: got {len(open_elements)}, expected at most {MAX_DEPTH}"
+            )
         if any(len(value) > MAX_VALUE for value in attributes.values()):
             element.fail(f"an attribute of <{name[:40]}>: got more than {MAX_VALUE} characters")
         open_elements[-1].children.append(element)
         open_elements.append(element)
 
     def refuse(*_: object) -> None:
-        raise ValueError(f"line {parser.CurrentLineNumber}: got a document type or an entity, expected elements alone")
+        raise ValueError(
+            f"line {parser.CurrentLineNumber}: got a document type or an entity, expected elements alone"
+        )
 
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: open_elements.pop()
@@ -269,15 +303,16 @@ class Dialect(NamedTuple):
     blocks: int  # of a GPU
     per_channel: int  # thread blocks of a GPU on a channel
     channels: int
-    nodes: int | None  # elements that one GPU keeps: the program, all GPUs, its own blocks and steps
+    # Elements that one GPU keeps: the program, all GPUs, its own blocks and steps.
+    nodes: int | None
 
 
 COMMON = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"} | {
     name: name for name in ("broadcast", "reduce")
 }
 
-# ROCm/rccl 0cbce2a, msccl_struct.h and msccl_parser.h; microsoft/msccl b23e9cd, msccl.h and devcomm.h. RCCL also fuses
-# at most 16 consecutive local sums; a schedule has none.
+# ROCm/rccl 0cbce2a, msccl_struct.h and msccl_parser.h; microsoft/msccl b23e9cd, msccl.h and
+# devcomm.h. RCCL also fuses at most 16 consecutive local sums; a schedule has none.
 RCCL = Dialect(
     name="RCCL",
     collectives=COMMON | {"reduce_scatter": "reducescatter"},
@@ -290,7 +325,8 @@ RCCL = Dialect(
 )
 MSCCL_TOOLS = Dialect(
     name="MSCCL",
-    collectives=COMMON | {"reduce_scatter": "reduce_scatter", "gather": "gather", "scatter": "scatter"},
+    collectives=COMMON
+    | {"reduce_scatter": "reduce_scatter", "gather": "gather", "scatter": "scatter"},
     attributes="",
     steps=256,
     blocks=216,
@@ -304,11 +340,13 @@ DIALECTS = {"rccl": RCCL, "msccl-tools": MSCCL_TOOLS}
 def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "Simple") -> str:
     """Return a schedule's program as text, with ``name`` as its name.
 
-    All collectives but an all-to-all run in place. The runtime cuts large chunks into pieces and runs the whole program
-    for each; the program itself has no loop. It is read back and proved first (`prove`).
+    All collectives but an all-to-all run in place. The runtime cuts large chunks into pieces and
+    runs the whole program for each; the program itself has no loop. It is read back and proved
+    first (`prove`).
 
-    Raises ValueError if the dialect has no such collective or root, and if a limit of the runtime is too small. Raises
-    ScheduleError if the schedule is wrong or has switches. Cost: about 0.2 ms an instruction.
+    Raises ValueError if the dialect has no such collective or root, and if a limit of the runtime
+    is too small. Raises ScheduleError if the schedule is wrong or has switches. Cost: about 0.2 ms
+    an instruction.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> for line in text(ALGORITHMS["broadcast", "chain"](2), "chain", "msccl-tools").splitlines()[:3]:
@@ -321,11 +359,15 @@ def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "
     of = DIALECTS[dialect]
     if schedule.collective not in of.collectives:
         why = "RCCL cuts one rank's part into chunks there, not the buffer"
-        raise ValueError(f"collective: got {schedule.collective}, expected {', '.join(of.collectives)}; {why}")
+        raise ValueError(
+            f"collective: got {schedule.collective}, expected {', '.join(of.collectives)}; {why}"
+        )
     if schedule.root:
         raise ValueError(f"root: got {schedule.root}, expected 0, because MSCCL XML names no root")
     if schedule.codec:
-        raise ValueError(f"codec: got {schedule.codec}, expected none, because MSCCL XML names no format of messages")
+        raise ValueError(
+            f"codec: got {schedule.codec}, expected none, because MSCCL XML names no format of messages"
+        )
     program = lower(schedule, of.channels, of.per_channel, protocol)
     _check_limits(program, of)
     written = "\n".join([*_lines(program, name, of), ""])
@@ -337,7 +379,9 @@ def _check_limits(program: Program, of: Dialect) -> None:
     """Raise ValueError for a program that does not fit into the runtime."""
     blocks = program.blocks
     per_gpu = Counter(block.gpu for block in blocks)
-    per_channel = Counter((block.gpu, block.channel) for block in blocks if max(block.send, block.receive) >= 0)
+    per_channel = Counter(
+        (block.gpu, block.channel) for block in blocks if max(block.send, block.receive) >= 0
+    )
     nodes = {gpu: 1 + program.p + count for gpu, count in per_gpu.items()}
     for block in blocks:
         nodes[block.gpu] += len(block.steps)
@@ -369,7 +413,9 @@ def _lines(program: Program, name: str, of: Dialect) -> Iterator[str]:
         for first, block in own[gpu]:
             ends = f'send="{block.send}" recv="{block.receive}" chan="{block.channel}"'
             yield f'    <tb id="{block.id}" {ends}>'
-            yield from (_line(program, first + s, int(first + s in waited)) for s in range(len(block.steps)))
+            yield from (
+                _line(program, first + s, int(first + s in waited)) for s in range(len(block.steps))
+            )
             yield "    </tb>"
         yield "  </gpu>"
     yield "</algo>"

@@ -1,22 +1,26 @@
 """Write files for other tools: a schedule in GOAL for LogGOPSim, and the file of NCCL's example tuner plugin.
 
-**GOAL**, which LogGOPSim's ``txt2bin`` reads (spcl/LogGOPSim at 76451de), has sends and receives of every rank, and
-what each needs. LogGOPSim starts an operation as soon as its CPU is free, even if the data that it needs are still on
-their way to another CPU. So all operations of a rank on one chunk share a CPU; chunks that never travel in one message
-have different ones, because their messages may overlap. A rank's sends start in the order of the steps, as ports are
-granted in our simulator.
+**GOAL**, which LogGOPSim's ``txt2bin`` reads (spcl/LogGOPSim at 76451de), has sends and receives of
+every rank, and what each needs. LogGOPSim starts an operation as soon as its CPU is free, even if
+the data that it needs are still on their way to another CPU. So all operations of a rank on one
+chunk share a CPU; chunks that never travel in one message have different ones, because their
+messages may overlap. A rank's sends start in the order of the steps, as ports are granted in our
+simulator.
 
-Two things differ where messages compete for a port, and no dependency can change them. A message takes LogGOPSim's
-receiving port when it arrives, even before its receive is posted, and nothing holds a sender back. Our simulator grants
-the port in the order of the steps, and the sender's port waits for it. Its ports also begin a later message in a gap.
+Two things differ where messages compete for a port, and no dependency can change them. A message
+takes LogGOPSim's receiving port when it arrives, even before its receive is posted, and nothing
+holds a sender back. Our simulator grants the port in the order of the steps, and the sender's port
+waits for it. Its ports also begin a later message in a gap.
 
-A link of `collectives.machine` is L, o, g, G of LogGP with L = latency, o = overhead / 2, g = overhead, G = 1 / rate: a
-message then occupies both ports for g + G m and arrives 2 o + L + G m after its start, as in our simulator.
+A link of `collectives.machine` is L, o, g, G of LogGP with L = latency, o = overhead / 2, g =
+overhead, G = 1 / rate: a message then occupies both ports for g + G m and arrives 2 o + L + G m
+after its start, as in our simulator.
 
-**The tuner plugin** (``plugins/tuner/example`` of NVIDIA/nccl, read at 5067397, version 2.30.7) takes the first line
-that fits a call: its collective, its bytes, its nodes and ranks. That line's algorithm then costs nothing, so no other
-is taken, not even NVLS, in which the switch adds and which we do not simulate. Where no line fits, NCCL chooses as
-without a plugin; so there is no line where NVLS may be faster, or where NCCL's own choice was.
+**The tuner plugin** (``plugins/tuner/example`` of NVIDIA/nccl, read at 5067397, version 2.30.7)
+takes the first line that fits a call: its collective, its bytes, its nodes and ranks. That line's
+algorithm then costs nothing, so no other is taken, not even NVLS, in which the switch adds and
+which we do not simulate. Where no line fits, NCCL chooses as without a plugin; so there is no line
+where NVLS may be faster, or where NCCL's own choice was.
 """
 
 from collections import defaultdict
@@ -35,11 +39,18 @@ MAX_CPUS, MAX_MESSAGES = 256, 1 << 20
 
 HEAD = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 
-# How names are written in the file: ours and those of NCCL. Its tree is the double binary tree, a chain inside a node.
-COLLECTIVES = {name: name.replace("_", "") for name in ("all_reduce", "all_gather", "reduce_scatter")} | {
-    name: name for name in ("broadcast", "reduce")
-}
-ALGORITHMS = {"ring": "ring", "two_tree": "tree", "hierarchical_tree": "tree", "Ring": "ring", "Tree": "tree"} | {
+# How names are written in the file: ours and those of NCCL. Its tree is the double binary tree, a
+# chain inside a node.
+COLLECTIVES = {
+    name: name.replace("_", "") for name in ("all_reduce", "all_gather", "reduce_scatter")
+} | {name: name for name in ("broadcast", "reduce")}
+ALGORITHMS = {
+    "ring": "ring",
+    "two_tree": "tree",
+    "hierarchical_tree": "tree",
+    "Ring": "ring",
+    "Tree": "tree",
+} | {
     "NVLS": "nvls",
     "NVLSTree": "nvls_tree",
     "PAT": "pat",
@@ -48,7 +59,8 @@ ALGORITHMS = {"ring": "ring", "two_tree": "tree", "hierarchical_tree": "tree", "
 PROTOCOLS = ("ll", "ll128", "simple")
 ANY = -1
 
-# Seconds of NVLS in a node, and of NVLSTree more for each doubling of the nodes: tuning.cc of NCCL 2.20.3.
+# Seconds of NVLS in a node, and of NVLSTree more for each doubling of the nodes: tuning.cc of NCCL
+# 2.20.3.
 NVLS, DOUBLING = 23e-6, 28e-6
 
 
@@ -68,14 +80,18 @@ def loggp(link: "Link") -> LogGP:
     >>> loggp(Link(latency="1us", overhead="4us", rate="25GB/s"))
     LogGP(L=1000000, o=2000000, g=4000000, G=40)
     """
-    return LogGP(*(round(s * 1e12) for s in (link.latency, link.overhead / 2, link.overhead, link.beta)))
+    return LogGP(
+        *(round(s * 1e12) for s in (link.latency, link.overhead / 2, link.overhead, link.beta))
+    )
 
 
 def goal(schedule: Schedule, n: int) -> str:
-    """Return a schedule in GOAL, for a buffer of ``n`` bytes. Sums take no time; a message without bytes is not sent.
+    """Return a schedule in GOAL, for a buffer of ``n`` bytes.
 
-    Raises ValueError for more than a million messages, ScheduleError for a schedule with switches. Cost: about 20
-    microseconds a chunk that moves.
+    Sums take no time; a message without bytes is not sent.
+
+    Raises ValueError for more than a million messages, ScheduleError for a schedule with switches.
+    Cost: about 20 microseconds a chunk that moves.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> print(goal(ALGORITHMS["reduce", "flat"](2), n=8), end="")
@@ -91,7 +107,9 @@ def goal(schedule: Schedule, n: int) -> str:
     ranks = _Ranks(schedule, n)
     for t, step in enumerate(schedule.steps()):
         ranks.add(t, step)
-    lines = [line for rank, own in enumerate(ranks.lines) for line in (f"rank {rank} {{", *own, "}")]
+    lines = [
+        line for rank, own in enumerate(ranks.lines) for line in (f"rank {rank} {{", *own, "}")
+    ]
     return "\n".join([f"num_ranks {schedule.p}", *lines, ""])
 
 
@@ -115,7 +133,10 @@ def _messages(step: Step, edges: Ints | None) -> Iterator[tuple[int, int, Ints, 
     sent = step.messages(edges)
     for i in range(len(sent.src)):
         rows = sent.rows(i)
-        runs = [np.arange(c, c + m) for c, m in zip(step.chunk[rows].tolist(), step.count[rows].tolist(), strict=True)]
+        runs = [
+            np.arange(c, c + m)
+            for c, m in zip(step.chunk[rows].tolist(), step.count[rows].tolist(), strict=True)
+        ]
         adds = np.repeat(step.add[rows], step.count[rows]).tolist()
         yield int(sent.src[i]), int(sent.dst[i]), np.concatenate(runs), int(sent.size[i]), adds
 
@@ -144,7 +165,12 @@ class _Ranks:
                 self.lines[src].append(f"l{number} irequires l{self.last_send[src]}")
             self.last_send[src] = number
         later = [
-            (dst, chunks, adds, self._operation(dst, f"recv {size}b from {src} tag {t}", chunks, set()))
+            (
+                dst,
+                chunks,
+                adds,
+                self._operation(dst, f"recv {size}b from {src} tag {t}", chunks, set()),
+            )
             for src, dst, chunks, size, adds in messages
         ]
         for dst, chunks, adds, number in later:
@@ -172,7 +198,9 @@ class Time(NamedTuple):
 
 
 def known(algorithm: str, protocol: str = "simple") -> tuple[str, str] | None:
-    """Return NCCL's names for an algorithm of ours, or of a measured row; None if NCCL has no such algorithm.
+    """Return NCCL's names for an algorithm of ours, or of a measured row.
+
+    None if NCCL has no such algorithm.
 
     A protocol that NCCL lacks becomes ``simple``, because the file has no sign for "any".
 
@@ -181,19 +209,32 @@ def known(algorithm: str, protocol: str = "simple") -> tuple[str, str] | None:
     """
     name, _, named = algorithm.partition("/")
     chosen = (named or protocol).lower()
-    return (ALGORITHMS[name], chosen if chosen in PROTOCOLS else "simple") if name in ALGORITHMS else None
+    return (
+        (ALGORITHMS[name], chosen if chosen in PROTOCOLS else "simple")
+        if name in ALGORITHMS
+        else None
+    )
 
 
 def nvls(nodes: int, ranks: int, nbytes: int, inside: float, node: float) -> Time:
     """Return the seconds that an all-reduce by NVLS or NVLSTree takes at least, as a time for which NCCL chooses.
 
-    ``inside`` is the rate of a rank's link to the switch, ``node`` that of all network ports of a node, in bytes/s.
+    ``inside`` is the rate of a rank's link to the switch, ``node`` that of all network ports of a
+    node, in bytes/s.
 
     >>> [round(nvls(2, 16, nbytes, 337e9, 400e9).seconds * 1e6) for nbytes in (8, 1 << 20, 1 << 30)]
     [51, 54, 3237]
     """
     moved = max(nbytes / inside, 2 * (nodes - 1) / nodes * nbytes / node)
-    return Time("all_reduce", "", "", nodes, ranks, nbytes, NVLS + (nodes.bit_length() - 1) * DOUBLING + moved)
+    return Time(
+        "all_reduce",
+        "",
+        "",
+        nodes,
+        ranks,
+        nbytes,
+        NVLS + (nodes.bit_length() - 1) * DOUBLING + moved,
+    )
 
 
 def tuner(times: Iterable[Time], source: str) -> str:
@@ -201,7 +242,8 @@ def tuner(times: Iterable[Time], source: str) -> str:
 
     There is no line beyond the last size.
 
-    ``source`` is a comment at its head. Raises ValueError if no algorithm of NCCL's is the fastest anywhere.
+    ``source`` is a comment at its head. Raises ValueError if no algorithm of NCCL's is the fastest
+    anywhere.
 
     >>> ring, tree = (Time("all_reduce", name, "simple", 2, 16, 1024, s) for name, s in (("ring", 2.0), ("tree", 1.0)))
     >>> print(tuner([ring, tree, ring._replace(bytes=4096)], "an example"), end="")
@@ -212,7 +254,9 @@ def tuner(times: Iterable[Time], source: str) -> str:
     """
     lines = list(_tuner_lines(times))
     if not lines:
-        raise ValueError(f"times: got none by ring or tree that beat NVLS, expected some of {', '.join(COLLECTIVES)}")
+        raise ValueError(
+            f"times: got none by ring or tree that beat NVLS, expected some of {', '.join(COLLECTIVES)}"
+        )
     return "\n".join([f"# {source}"[:250], HEAD, *lines, ""])
 
 
@@ -237,4 +281,8 @@ def _ranges(best: list[Time]) -> Iterator[tuple[int, int, Time]]:
     for start, after in zip(starts, [*starts[1:], len(best)], strict=True):
         is_followed = after < len(best) and best[after].algorithm
         if best[start].algorithm:
-            yield best[start].bytes, best[after].bytes - 1 if is_followed else best[after - 1].bytes, best[start]
+            yield (
+                best[start].bytes,
+                best[after].bytes - 1 if is_followed else best[after - 1].bytes,
+                best[start],
+            )

@@ -40,12 +40,13 @@ KINDS = {
 }
 # fmt: on
 
-# How many messages a connection holds before its sender waits: NCCL's eight steps, of which a chunk takes four in the
-# protocol Simple and one in the others. A message of several chunks may take more than one slot.
+# How many messages a connection holds before its sender waits: NCCL's eight steps, of which a chunk
+# takes four in the protocol Simple and one in the others. A message of several chunks may take more
+# than one slot.
 SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 
-# XML elements of a program, and chunks that a schedule may move to become one: the largest that are published have
-# 24,000 steps.
+# XML elements of a program, and chunks that a schedule may move to become one: the largest that are
+# published have 24,000 steps.
 MAX_ELEMENTS = 1 << 18
 
 # How many thread blocks and steps an error shows.
@@ -96,7 +97,10 @@ class ThreadBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """The contents of a file. A step's number counts all steps of all blocks, in the order of ``blocks``."""
+    """The contents of a file.
+
+    A step's number counts all steps of all blocks, in the order of ``blocks``.
+    """
 
     collective: str
     p: int
@@ -106,8 +110,10 @@ class Program:
     modes: tuple[bool, ...]  # in place, out of place, or both
     blocks: tuple[ThreadBlock, ...]
     scratch: tuple[int, ...]  # cells of each GPU
-    copies: tuple[tuple[int, int, int], ...]  # before the first step: GPU, cell of its input, cell of its output
-    waits: dict[int, int]  # a step, and the step of another block of its GPU that must be done before
+    # Before the first step: GPU, cell of its input, cell of its output.
+    copies: tuple[tuple[int, int, int], ...]
+    # A step, and the step of another block of its GPU that must be done before.
+    waits: dict[int, int]
 
     @cached_property
     def first(self) -> list[int]:
@@ -170,7 +176,10 @@ def sizes(collective: str, p: int, whole: int) -> Sizes:
 
 
 class Layout:
-    """The cells of all GPUs, numbered in one row; in place, input and output of a GPU share cells."""
+    """The cells of all GPUs, numbered in one row.
+
+    In place, input and output of a GPU share cells.
+    """
 
     def __init__(self, program: Program, in_place: bool) -> None:
         self.program = program
@@ -199,10 +208,16 @@ class Layout:
     def copies(self) -> Iterator[tuple[range, range]]:
         """Yield the cell that each copy before the first step reads, and the one that it writes."""
         for gpu, i, o in self.program.copies:
-            yield self._cells(gpu, BufferOffset("i", i), 1), self._cells(gpu, BufferOffset("o", o), 1)
+            yield (
+                self._cells(gpu, BufferOffset("i", i), 1),
+                self._cells(gpu, BufferOffset("o", o), 1),
+            )
 
     def place(self, cell: int) -> BufferOffset:
-        """Return the buffer and offset of a cell; in place, the buffer that holds all of it, or the input."""
+        """Return the buffer and offset of a cell.
+
+        In place, the buffer that holds all of it, or the input.
+        """
         gpu, size = bisect_right(self.begins, cell) - 1, self.program.sizes
         for buffer, room in sorted(zip("io", size, strict=True), key=lambda each: -each[1]):
             if 0 <= (offset := cell - int(self.starts[buffer][gpu])) < room:
@@ -214,7 +229,10 @@ class Layout:
         return self.starts["i"][rank] + chunk % self.program.sizes.i
 
     def outputs(self, rank: Ints, chunk: Ints) -> Ints:
-        """Return the cells for these chunks at the end; in an all-to-all they are in the order of their senders."""
+        """Return the cells for these chunks at the end.
+
+        In an all-to-all they are in the order of their senders.
+        """
         program = self.program
         if CONTRACTS[program.collective].parts == 2:
             part = program.whole // program.p
@@ -229,10 +247,15 @@ class CellUses(Generic[Cell]):
         self.writer: dict[Cell, int] = {}
         self.readers: dict[Cell, list[int]] = defaultdict(list)
 
-    def before(self, number: int, reads: Collection[Cell], writes: Collection[Cell]) -> Iterator[tuple[int, Cell]]:
-        """Yield the steps that must be done before this one, each with a cell; from now on it is the last.
+    def before(
+        self, number: int, reads: Collection[Cell], writes: Collection[Cell]
+    ) -> Iterator[tuple[int, Cell]]:
+        """Yield the steps that must be done before this one, each with a cell.
 
-        Of two uses of a cell one writes it. The uses are neighbours: a write is after those since the last write.
+        From now on it is the last.
+
+        Of two uses of a cell one writes it. The uses are neighbours: a write is after those since
+        the last write.
         """
         for cell in reads:
             if cell not in writes:
@@ -240,7 +263,9 @@ class CellUses(Generic[Cell]):
                     yield self.writer[cell], cell
                 self.readers[cell].append(number)
         for cell in writes:
-            others = self.readers.pop(cell, None) or ([self.writer[cell]] if cell in self.writer else [])
+            others = self.readers.pop(cell, None) or (
+                [self.writer[cell]] if cell in self.writer else []
+            )
             yield from ((other, cell) for other in others)
             self.writer[cell] = number
 
@@ -253,21 +278,29 @@ def wrong(program: Program, step: int, problem: str, note: str) -> ScheduleError
 def table(program: Program, marked: int, note: str) -> str:
     """Return one line per step, one column per thread block, around the marked step.
 
-    ``rrc i2<3`` reads: receive from GPU 3 and add into input cell 2; ``s o4>1``: send output cell 4 to GPU 1;
-    ``re i0+=s8``; ``cpy o1=i0``; ``(x4)``: four cells from there on; ``^5.1``: after step 1 of thread block 5.
+    ``rrc i2<3`` reads: receive from GPU 3 and add into input cell 2; ``s o4>1``: send output cell 4
+    to GPU 1; ``re i0+=s8``; ``cpy o1=i0``; ``(x4)``: four cells from there on; ``^5.1``: after step
+    1 of thread block 5.
     """
     block, at = program.block_of[marked], program.index(marked)
     own = [b for b, each in enumerate(program.blocks) if each.gpu == program.blocks[block].gpu]
     blocks = _window(own, own.index(block), MAX_BLOCKS_SHOWN)
-    steps = _window(list(range(max(len(program.blocks[b].steps) for b in blocks))), at, MAX_STEPS_SHOWN)
-    lines = [["step", *(f"GPU {program.blocks[b].gpu} block {program.blocks[b].id}" for b in blocks)]]
+    steps = _window(
+        list(range(max(len(program.blocks[b].steps) for b in blocks))), at, MAX_STEPS_SHOWN
+    )
+    lines = [
+        ["step", *(f"GPU {program.blocks[b].gpu} block {program.blocks[b].id}" for b in blocks)]
+    ]
     for t in steps:
         cells = [_cell(program, b, t) for b in blocks]
         if t == at:
             cells[blocks.index(block)] = f">{cells[blocks.index(block)]}<"
         lines.append([f"{t:4}", *cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    texts = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     texts[1 + steps.index(at)] += f"   <-- {note}"
     return "\n".join(texts)
 
@@ -282,7 +315,11 @@ def _cell(program: Program, b: int, t: int) -> str:
     if t >= len(block.steps):
         return ""
     waits = program.waits.get(program.first[b] + t)
-    after = f"^{program.blocks[program.block_of[waits]].id}.{program.index(waits)} " if waits is not None else ""
+    after = (
+        f"^{program.blocks[program.block_of[waits]].id}.{program.index(waits)} "
+        if waits is not None
+        else ""
+    )
     return after + instruction_text(block.steps[t], block)
 
 
@@ -296,5 +333,7 @@ def instruction_text(step: Instruction, block: ThreadBlock) -> str:
         place += f"{'+=' if kind.accumulates else '='}{step.src}"
     elif kind.stores and kind.reads and step.src != step.dst:
         place += f"={step.src}+"
-    peers = (f"<{block.receive}" if kind.receives else "") + (f">{block.send}" if kind.sends else "")
+    peers = (f"<{block.receive}" if kind.receives else "") + (
+        f">{block.send}" if kind.sends else ""
+    )
     return f"{step.name} {place}{peers}" + (f"(x{step.chunks})" if step.chunks > 1 else "")

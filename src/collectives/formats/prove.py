@@ -1,16 +1,19 @@
 """Prove a program: no deadlock, no race, every contribution exactly once, in every order in which it can run.
 
-The k-th send of a connection (GPU, GPU, channel) meets its k-th receive. A step is done before the next one of its
-block, before those that wait for it, and before the step that receives its message. With n slots a connection holds n
-messages, so that a send also waits for the receive n messages earlier. With 0 slots both ends act at the same time.
+The k-th send of a connection (GPU, GPU, channel) meets its k-th receive. A step is done before the
+next one of its block, before those that wait for it, and before the step that receives its message.
+With n slots a connection holds n messages, so that a send also waits for the receive n messages
+earlier. With 0 slots both ends act at the same time.
 
-A race is two steps that use one cell, one of which writes it, and that nothing orders. Every thread block has a clock:
-the number of its last step. A step's vector clock says, for every block, the last step that is certainly done before
-it: by program order, a dependency, or a message. A step happens before another exactly if the other's clock has reached
-it. In one order of all steps, only neighbouring uses of a cell are compared (`CellUses`): if each of these pairs is
-ordered, all pairs are.
+A race is two steps that use one cell, one of which writes it, and that nothing orders. Every thread
+block has a clock: the number of its last step. A step's vector clock says, for every block, the
+last step that is certainly done before it: by program order, a dependency, or a message. A step
+happens before another exactly if the other's clock has reached it. In one order of all steps, only
+neighbouring uses of a cell are compared (`CellUses`): if each of these pairs is ordered, all pairs
+are.
 
-If no two steps race, every order ends the same, so that one order, replayed on counts (`contracts`), proves all.
+If no two steps race, every order ends the same, so that one order, replayed on counts
+(`contracts`), proves all.
 """
 
 from bisect import bisect_left
@@ -28,12 +31,12 @@ from collectives.contracts import CONTRACTS, Counts, add_counts, after, before, 
 from collectives.formats.program import SLOTS, CellUses, Layout, Program, wrong
 from collectives.schedule import Ints, ScheduleError
 
-# Limits of a proof, each half a GiB or ten seconds: clocks of four bytes, counts of one byte in all cells, and chunks
-# of all steps, alone and with a count for each GPU.
+# Limits of a proof, each half a GiB or ten seconds: clocks of four bytes, counts of one byte in all
+# cells, and chunks of all steps, alone and with a count for each GPU.
 MAX_CLOCKS, MAX_COUNTS, MAX_MOVED = 1 << 27, 1 << 29, 1 << 20
 
-# Steps that the search for needless dependencies looks at, a few seconds. The largest published programs take 50,000.
-# A pair of steps that numpy compares costs a share of a step.
+# Steps that the search for needless dependencies looks at, a few seconds. The largest published
+# programs take 50,000. A pair of steps that numpy compares costs a share of a step.
 MAX_LOOKS, PAIRS_PER_LOOK = 1 << 22, 32
 
 # In place of a cell's chunk: nothing but uninitialised data, and contributions to several chunks.
@@ -43,7 +46,10 @@ Connection = tuple[int, int, int]
 
 
 class Order:
-    """A program's steps as a graph; ScheduleError if a message has no receiver, or a receiver no message."""
+    """A program's steps as a graph.
+
+    ScheduleError if a message has no receiver, or a receiver no message.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -87,7 +93,9 @@ class Order:
         if self.steps and (stuck := _sorted(before)[1]):
             enough = self._least(slots, max(map(len, self.connections)))
             raise self._deadlock(
-                before, stuck, f" with the {slots} slots of {self.program.protocol} ({enough} suffice)"
+                before,
+                stuck,
+                f" with the {slots} slots of {self.program.protocol} ({enough} suffice)",
             )
 
     def slots(self) -> int:
@@ -95,14 +103,21 @@ class Order:
         return self._least(0, SLOTS[self.program.protocol])
 
     def _least(self, low: int, high: int) -> int:
-        """Return the smallest number of slots with which nothing is stuck; ``high`` slots suffice."""
-        return bisect_left(range(high), True, lo=low, key=lambda slots: not _sorted(self._limited(slots))[1])
+        """Return the smallest number of slots with which nothing is stuck.
+
+        ``high`` slots suffice.
+        """
+        return bisect_left(
+            range(high), True, lo=low, key=lambda slots: not _sorted(self._limited(slots))[1]
+        )
 
     def depth(self) -> int:
         """Return the longest chain of messages of which each is sent after the one before has arrived."""
         depth = [0] * len(self.before)
         for step in self.steps:
-            depth[step] = max((depth[b] + (self.sender.get(step) == b) for b in self.before[step]), default=0)
+            depth[step] = max(
+                (depth[b] + (self.sender.get(step) == b) for b in self.before[step]), default=0
+            )
         return max(depth, default=0)
 
     def _limited(self, slots: int) -> list[list[int]]:
@@ -131,7 +146,12 @@ class Order:
         shown = names if len(names) <= 6 else [*names[:5], f"… ({len(names) - 5} more)"]
         blocks = len({self.program.block_of[step] for step in stuck})
         problem = f"deadlock{slots}: {len(stuck)} of {len(before)} steps never run, {blocks} thread blocks are stuck; "
-        return wrong(self.program, cycle[0], f"{problem}{' waits for '.join([*shown, names[0]])}", "waits for itself")
+        return wrong(
+            self.program,
+            cycle[0],
+            f"{problem}{' waits for '.join([*shown, names[0]])}",
+            "waits for itself",
+        )
 
     @cached_property
     def clocks(self) -> NDArray[np.int32]:
@@ -160,7 +180,9 @@ class Order:
         """Yield neighbouring uses of a cell of which one writes it: two different steps, and the cell."""
         uses = CellUses[int]()
         for number in self.steps:
-            yield from ((other, number, cell) for other, cell in uses.before(number, *layout.uses(number)))
+            yield from (
+                (other, number, cell) for other, cell in uses.before(number, *layout.uses(number))
+            )
 
     def check_no_race(self, layout: Layout) -> None:
         """Raise ScheduleError for two steps that race for a cell, or one that reads a cell it writes for another."""
@@ -180,7 +202,8 @@ class Order:
     def needless(self, layouts: list[Layout]) -> list[int] | None:
         """List steps whose dependency, taken away alone, leaves no race: whatever it orders is ordered without it.
 
-        None if the search would look at more than `MAX_LOOKS` steps: it is cubic in the steps at worst.
+        None if the search would look at more than `MAX_LOOKS` steps: it is cubic in the steps at
+        worst.
         """
         used: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for layout in layouts:
@@ -196,7 +219,10 @@ class Order:
         return found if self.looks < MAX_LOOKS else None
 
     def _needs(self, step: int, other: int, both: NDArray[np.int64]) -> bool:
-        """Return whether some pair is ordered only because ``step`` waits for ``other``; True once looks are spent."""
+        """Return whether some pair is ordered only because ``step`` waits for ``other``.
+
+        True once looks are spent.
+        """
         if self.looks >= MAX_LOOKS:
             return True
         rest = list(self.before[step])
@@ -225,13 +251,17 @@ class Order:
         return False
 
 
-def _check_pairs(program: Program, connection: Connection, sends: list[int], receives: list[int]) -> None:
+def _check_pairs(
+    program: Program, connection: Connection, sends: list[int], receives: list[int]
+) -> None:
     src, dst, channel = connection
     way = f"from GPU {src} to GPU {dst} on channel {channel}"
     if len(sends) != len(receives):
         extra = max(sends, receives, key=len)[min(len(sends), len(receives))]
         problem = f"{program.name(extra)} has no partner: got {len(sends)} sends {way} and {len(receives)} receives"
-        note = "its message is " + ("never received" if len(sends) > len(receives) else "never sent")
+        note = "its message is " + (
+            "never received" if len(sends) > len(receives) else "never sent"
+        )
         raise wrong(program, extra, problem, note)
     for send, receive in zip(sends, receives, strict=True):
         sent, received = program.steps[send].chunks, program.steps[receive].chunks
@@ -290,7 +320,10 @@ class Contents:
 
 
 class Replayed(NamedTuple):
-    """A step that has run: its number, the contents that it has added up, and the sum; None if it does nothing."""
+    """A step that has run: its number, the contents that it has added up, and the sum.
+
+    None if it does nothing.
+    """
 
     number: int
     operands: list[Contents]
@@ -300,7 +333,9 @@ class Replayed(NamedTuple):
 def inputs(program: Program, layout: Layout) -> Contents:
     """Return the cells of all GPUs before the first step."""
     held, total = before(program.contract), layout.begins[-1]
-    cells = Contents(np.zeros((total, program.p + 1), dtype=np.uint8), np.full(total, NONE, dtype=np.int64))
+    cells = Contents(
+        np.zeros((total, program.p + 1), dtype=np.uint8), np.full(total, NONE, dtype=np.int64)
+    )
     cells.counts[:, -1] = 1
     rank, chunk = np.nonzero(held[..., -1] == 0)
     at = layout.inputs(rank, chunk)
@@ -318,7 +353,9 @@ def replay(program: Program, order: Order, layout: Layout, cells: Contents) -> I
         operands = [sent.pop(order.sender[number])] if step.kind.receives else []
         operands += [cells.at(reads)] if step.kind.reads else []
         operands += [cells.at(writes)] if step.kind.accumulates else []
-        total = operands[0] + operands[1] if len(operands) == 2 else operands[0] if operands else None
+        total = (
+            operands[0] + operands[1] if len(operands) == 2 else operands[0] if operands else None
+        )
         if total and step.kind.stores:
             cells.put(writes, total)
         if total and step.kind.sends:
@@ -338,7 +375,9 @@ def check_result(program: Program, order: Order, layout: Layout) -> None:
         i = int(bad.argmax())
         k = program.contract.k
         wanted = {who * k + int(chunk[i]) for who in np.flatnonzero(asked[i]).tolist()}
-        raise _wrong_result(program, order, layout, int(at[i]), f"GPU {rank[i]}, chunk {chunk[i]}", wanted)
+        raise _wrong_result(
+            program, order, layout, int(at[i]), f"GPU {rank[i]}, chunk {chunk[i]}", wanted
+        )
 
 
 def _wrong_result(
@@ -348,7 +387,8 @@ def _wrong_result(
     k = program.contract.k
     cells = inputs(program, layout)
     first = {
-        int(at): int(cells.counts[at].argmax()) * k + int(cells.chunk[at]) for at in np.flatnonzero(cells.chunk >= 0)
+        int(at): int(cells.counts[at].argmax()) * k + int(cells.chunk[at])
+        for at in np.flatnonzero(cells.chunk >= 0)
     }
     held: Counter[int] = Counter()
     for at, times in _sources(program, order, layout, cell).items():
@@ -366,10 +406,16 @@ def _wrong_result(
     if twice:
         one = Contents(np.zeros((layout.begins[-1], 1), dtype=np.uint8), np.zeros_like(cells.chunk))
         one.counts[[at for at, contribution in first.items() if contribution == twice[0]]] = 1
-        steps = (each for each in replay(program, order, layout, one) if each.total and len(each.operands) > 1)
+        steps = (
+            each
+            for each in replay(program, order, layout, one)
+            if each.total and len(each.operands) > 1
+        )
         again = next(each.number for each in steps if each.total and each.total.counts.max() > 1)
         return wrong(program, again, problem, "counted again here")
-    last = next((number for number in reversed(order.steps) if cell in layout.uses(number)[1]), None)
+    last = next(
+        (number for number in reversed(order.steps) if cell in layout.uses(number)[1]), None
+    )
     if last is None:
         return ScheduleError(f"{problem}; no step writes this cell")
     return wrong(program, last, problem, f"the last write of {place}")
@@ -378,7 +424,8 @@ def _wrong_result(
 def _sources(program: Program, order: Order, layout: Layout, cell: int) -> Counter[int]:
     """Return how often each cell's first content is in a cell at the end: 2 for "more than once".
 
-    All steps are followed backwards, so that what a sum of several chunks consists of is known, too.
+    All steps are followed backwards, so that what a sum of several chunks consists of is known,
+    too.
     """
     times = Counter({cell: 1})
     sent: dict[int, list[int]] = {}
@@ -405,14 +452,18 @@ def _names(contributions: list[int], k: int) -> str:
 
 
 class Report(NamedTuple):
-    """Facts of a program that is right; loads are multiples of the buffer's size, as bus bandwidth counts it."""
+    """Facts of a program that is right.
+
+    Loads are multiples of the buffer's size, as bus bandwidth counts it.
+    """
 
     instructions: int
     messages: int
     depth: int  # the longest chain of messages of which each needs the one before
     slots: int  # the smallest number of messages that a connection must hold
     dependencies: int
-    needless: tuple[str, ...] | None  # steps that need not wait, each taken alone; None: too many to look through
+    # Steps that need not wait, each taken alone; None: too many to look through.
+    needless: tuple[str, ...] | None
     busiest_sent: float  # by the busiest sender in all
     busiest_received: float
     busiest_link: float  # the most from one GPU to one other
@@ -422,8 +473,9 @@ class Report(NamedTuple):
 def prove(program: Program) -> Report:
     """Raise a ScheduleError, as `proved` does; else return what is true of the program.
 
-    Cost: about 50 microseconds a step, 4 bytes for every step and thread block, and a byte for every cell and GPU.
-    ``needless`` is None for a program of which the search for needless dependencies would take more than seconds.
+    Cost: about 50 microseconds a step, 4 bytes for every step and thread block, and a byte for
+    every cell and GPU. ``needless`` is None for a program of which the search for needless
+    dependencies would take more than seconds.
 
     >>> from collectives.formats.program import BufferOffset, Instruction, ThreadBlock
     >>> swap = tuple(Instruction(name, BufferOffset("i", 0), BufferOffset("i", 0), 1) for name in ("s", "rrc"))
@@ -438,11 +490,16 @@ def prove(program: Program) -> Report:
     links: Counter[tuple[int, int]] = Counter()
     sent, received = Counter[int](), Counter[int]()
     for receive, send in order.sender.items():
-        (src, dst), chunks = (program.gpu_of(send), program.gpu_of(receive)), program.steps[send].chunks
+        (src, dst), chunks = (
+            (program.gpu_of(send), program.gpu_of(receive)),
+            program.steps[send].chunks,
+        )
         links[src, dst] += chunks
         sent[src] += chunks
         received[dst] += chunks
-    egress, ingress, link = (max(each.values(), default=0) / program.whole for each in (sent, received, links))
+    egress, ingress, link = (
+        max(each.values(), default=0) / program.whole for each in (sent, received, links)
+    )
     least, waits = CONTRACTS[program.collective].factor(program.p), len(program.waits)
     counts = len(program.steps), len(order.sender), order.depth(), order.slots(), waits
     return Report(*counts, names, egress, ingress, link, least)
@@ -451,15 +508,20 @@ def prove(program: Program) -> Report:
 def proved(program: Program) -> tuple[Order, list[Layout]]:
     """Raise a ScheduleError, with GPU, thread block and step, unless the program is right in each of its modes.
 
-    Checked, in this order: every message has a receiver; no step waits for itself, with unlimited slots and with those
-    of the protocol; no two steps race for a cell; and every cell that the collective asks for holds each contribution
-    once and no uninitialised data. Raises ValueError for a program whose proof would take gigabytes or hours. Returns
-    the order of its steps, and a layout for each mode.
+    Checked, in this order: every message has a receiver; no step waits for itself, with unlimited
+    slots and with those of the protocol; no two steps race for a cell; and every cell that the
+    collective asks for holds each contribution once and no uninitialised data. Raises ValueError
+    for a program whose proof would take gigabytes or hours. Returns the order of its steps, and a
+    layout for each mode.
     """
     moved = sum(step.chunks for step in program.steps)
     for what, size, most in (
         ("steps times thread blocks", len(program.steps) * len(program.blocks), MAX_CLOCKS),
-        ("cells times GPUs", (program.p * sum(program.sizes) + sum(program.scratch)) * (program.p + 1), MAX_COUNTS),
+        (
+            "cells times GPUs",
+            (program.p * sum(program.sizes) + sum(program.scratch)) * (program.p + 1),
+            MAX_COUNTS,
+        ),
         ("chunks of all steps", moved, MAX_MOVED),
         ("chunks of all steps, times GPUs", moved * (program.p + 1), MAX_COUNTS),
     ):

@@ -3,8 +3,8 @@
     launch("collectives.bench.measure", settings, ranks=4, where="mpirun", timeout=600)
     launch("collectives.bench.measure", settings, ranks=8, where="cluster:5ms,25MB/s", timeout=600)
 
-Each launcher is a function that takes a `collectives.launch.request.Request`. The process of a rank is the same under
-all of them (`collectives.launch.rank`).
+Each launcher is a function that takes a `collectives.launch.request.Request`. The process of a rank
+is the same under all of them (`collectives.launch.rank`).
 """
 
 import importlib
@@ -32,20 +32,24 @@ def launch(
     on_event: Callable[[Event], None] = lambda _: None,
     share_gpus: bool = False,
 ) -> list[Event]:
-    """Run ``module.run(settings, report)`` on ``ranks`` ranks; return every event that rank 0 reported, in order.
+    """Run ``module.run(settings, report)`` on ``ranks`` ranks.
 
-    ``where`` names the launcher; on a cluster the links follow a colon. ``environment`` is added to that of the ranks
-    before they start; ``on_event`` sees each event as it arrives. Within ``run`` the ranks are a gloo process group,
-    and LOCAL_RANK is the rank's number on its machine. With ``share_gpus`` ranks may be more than this machine has
-    GPUs (`gpus`).
+    Return every event that rank 0 reported, in order.
 
-    Raises RankError if a rank fails or after ``timeout`` seconds; all ranks have ended by then. Raises ValueError for
-    an unknown ``where``, or one whose ranks cannot share GPUs, and ImportError with the reason if the launcher is not
-    installed.
+    ``where`` names the launcher; on a cluster the links follow a colon. ``environment`` is added to
+    that of the ranks before they start; ``on_event`` sees each event as it arrives. Within ``run``
+    the ranks are a gloo process group, and LOCAL_RANK is the rank's number on its machine. With
+    ``share_gpus`` ranks may be more than this machine has GPUs (`gpus`).
+
+    Raises RankError if a rank fails or after ``timeout`` seconds; all ranks have ended by then.
+    Raises ValueError for an unknown ``where``, or one whose ranks cannot share GPUs, and
+    ImportError with the reason if the launcher is not installed.
     """
     need_where(where, ranks, share_gpus=share_gpus)
     place = parse_where(where)
-    wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, place.options, share_gpus)
+    wanted = Request(
+        module, settings, ranks, timeout, environment or {}, on_event, place.options, share_gpus
+    )
     found, _, function = LAUNCHERS[place.launcher].partition(":")
     events: list[Event] = getattr(importlib.import_module(found), function)(wanted)
     return events
@@ -63,7 +67,9 @@ def need_where(where: str, ranks: int, *, share_gpus: bool = False) -> None:
 
 
 def links(where: str, ranks: int) -> str | None:
-    """Return the links between emulated hosts of one rank as "LATENCY,RATE"; None where links differ, or are unknown.
+    """Return the links between emulated hosts of one rank as "LATENCY,RATE".
+
+    None where links differ, or are unknown.
 
     >>> links("cluster:20ms,6.25MB/s", 4)
     '20ms,6.25MB/s'
@@ -71,7 +77,11 @@ def links(where: str, ranks: int) -> str | None:
     """
     place = parse_where(where)
     given = _cluster_options(place.options, ranks) if place.is_emulated else None
-    return f"{given.latency},{given.rate}" if given and not given.pairs and given.ranks_per_host == 1 else None
+    return (
+        f"{given.latency},{given.rate}"
+        if given and not given.pairs and given.ranks_per_host == 1
+        else None
+    )
 
 
 def _cluster_options(text: str, ranks: int) -> "ClusterOptions":

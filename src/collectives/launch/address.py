@@ -27,9 +27,12 @@ def interface_address(name: str) -> str | None:
 
 
 def named_interface() -> str:
-    """Return the interface that GLOO_SOCKET_IFNAME names, the first if it names several; empty if it names none.
+    """Return the interface that GLOO_SOCKET_IFNAME names, the first if it names several.
 
-    gloo spreads messages over several. Ranks and launchers of ours meet at one, the same in all of them.
+    Empty if it names none.
+
+    gloo spreads messages over several. Ranks and launchers of ours meet at one, the same in all of
+    them.
     """
     return os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
 
@@ -37,8 +40,9 @@ def named_interface() -> str:
 def reachable(is_local: bool) -> str:
     """Return the one address on which a launcher listens.
 
-    That is the address of `named_interface`, if this machine has it; else loopback's if all ranks are
-    on this machine; else that of this machine's name; else that of the interface by which it reaches others.
+    That is the address of `named_interface`, if this machine has it; else loopback's if all ranks
+    are on this machine; else that of this machine's name; else that of the interface by which it
+    reaches others.
     """
     if address := interface_address(named_interface()):
         return address

@@ -7,15 +7,17 @@
              <-- {"event": …} or {"failed": […]} ----
              -- {} --------------------------------->  it has been handled
 
-Connections and the challenge are those of `multiprocessing.connection`; no message is pickled. The challenge's key is
-HMAC-SHA256(secret, the launcher's address and port), so a process at another address gains nothing by passing the
-challenge on. Nothing is encrypted. A rank ends when its connection ends.
+Connections and the challenge are those of `multiprocessing.connection`; no message is pickled. The
+challenge's key is HMAC-SHA256(secret, the launcher's address and port), so a process at another
+address gains nothing by passing the challenge on. Nothing is encrypted. A rank ends when its
+connection ends.
 
-A connection is pending until it has shown the secret, for at most `PENDING_SECONDS`. Of more than `MAX_PENDING` one is
-closed, drawn at random: a flood cannot aim at a rank's handshake, and ranks retry.
+A connection is pending until it has shown the secret, for at most `PENDING_SECONDS`. Of more than
+`MAX_PENDING` one is closed, drawn at random: a flood cannot aim at a rank's handshake, and ranks
+retry.
 
-As a script, ``python -I -S channel.py HOST PORT [WORD...]``, it speaks for mpirun on an emulated host (`cluster`). It
-imports Python's own modules only, so that it starts fast.
+As a script, ``python -I -S channel.py HOST PORT [WORD...]``, it speaks for mpirun on an emulated
+host (`cluster`). It imports Python's own modules only, so that it starts fast.
 """
 
 import hmac
@@ -64,8 +66,15 @@ class Channel:
         return self._connection.fileno()
 
     def authenticate(self, key: bytes, *, is_launcher: bool) -> None:
-        """Prove to the other end that this one has the key, and have it do the same. Raises ChannelError."""
-        both = (deliver_challenge, answer_challenge) if is_launcher else (answer_challenge, deliver_challenge)
+        """Prove to the other end that this one has the key, and have it do the same.
+
+        Raises ChannelError.
+        """
+        both = (
+            (deliver_challenge, answer_challenge)
+            if is_launcher
+            else (answer_challenge, deliver_challenge)
+        )
         try:
             for challenge in both:
                 challenge(self._connection, key)
@@ -73,7 +82,10 @@ class Channel:
             raise ChannelError(f"the other end does not have our secret ({error})") from None
 
     def send(self, message: Event, *files: int) -> None:
-        """Send a message and, to a process of this machine, open files. Raises ValueError for one that is too long."""
+        """Send a message and, to a process of this machine, open files.
+
+        Raises ValueError for one that is too long.
+        """
         text = encoded(message, "message")
         with self._sending:
             self._connection.send_bytes(text)
@@ -101,7 +113,10 @@ class Channel:
                     same.shutdown(how)
 
     def close(self) -> None:
-        """Close this process's end; for the thread that receives. A fork that has inherited it keeps the connection."""
+        """Close this process's end; for the thread that receives.
+
+        A fork that has inherited it keeps the connection.
+        """
         with self._closing:
             self._connection.close()
 
@@ -115,13 +130,19 @@ def encoded(message: Event, what: str) -> bytes:
 
 
 class Listener:
-    """Accepts processes on one address; a thread calls ``serve`` for each that has the secret, with its first message.
+    """Accepts processes on one address.
+
+    A thread calls ``serve`` for each that has the secret, with its first message.
 
     ``listening`` is a socket that listens already, on the network of an emulated host.
     """
 
     def __init__(
-        self, host: str, secret: str, serve: Callable[[Channel, Event], None], listening: socket.socket | None = None
+        self,
+        host: str,
+        secret: str,
+        serve: Callable[[Channel, Event], None],
+        listening: socket.socket | None = None,
     ) -> None:
         self._socket = listening or socket.create_server((host, 0), backlog=MAX_PENDING)
         self._socket.settimeout(POLL_SECONDS)
@@ -189,9 +210,12 @@ class Listener:
 
 
 def connect(address: Address, secret: str, hello: Event, seconds: float) -> Channel:
-    """Return a channel to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError.
+    """Return a channel to a launcher with the same secret.
 
-    A launcher listens before its ranks start, so one that refuses connections has ended: retries are fewer then.
+    Retries for ``seconds``, then raises ChannelError.
+
+    A launcher listens before its ranks start, so one that refuses connections has ended: retries
+    are fewer then.
     """
     until = time.monotonic() + seconds
     while True:
@@ -202,7 +226,9 @@ def connect(address: Address, secret: str, hello: Event, seconds: float) -> Chan
                 until = min(until, time.monotonic() + REFUSED_SECONDS)
             if time.monotonic() > until:
                 host, port = address
-                raise ChannelError(f"no launcher with our secret at {host}:{port}: {error}") from None
+                raise ChannelError(
+                    f"no launcher with our secret at {host}:{port}: {error}"
+                ) from None
         time.sleep(RETRY_SECONDS)
 
 
@@ -227,8 +253,15 @@ def _key(secret: str, address: Address) -> bytes:
 
 def main(host: str, port: str, *words: str) -> None:
     """Tell the launcher that mpirun has started this process for a rank, or wants ``words`` run, and end as it says."""
-    hello = {"role": "mpirun", "host": socket.gethostname(), "environment": dict(os.environ), "words": words}
-    answer = connect((host, int(port)), os.environ["COLLECTIVES_SECRET"], hello, JOIN_SECONDS).receive()
+    hello = {
+        "role": "mpirun",
+        "host": socket.gethostname(),
+        "environment": dict(os.environ),
+        "words": words,
+    }
+    answer = connect(
+        (host, int(port)), os.environ["COLLECTIVES_SECRET"], hello, JOIN_SECONDS
+    ).receive()
     sys.exit(answer["code"] if answer else "the launcher has ended")
 
 

@@ -1,16 +1,19 @@
 """Ranks on a cluster in slow motion, joined by gloo over its links: ``where="cluster:5ms,25MB/s"``.
 
-After the colon come the links' latency and rate, and optionally the ranks of each host; "cluster" alone means 5ms,
-25MB/s and one rank on each host. It may be a machine whose ranks have links to each other, and how many times as slow
-they are emulated, 1,000 if left out: "cluster:dgx1,10000". With a last word "mpirun" Open MPI starts the ranks, so that
-MPI works among them; `bench` adds it if one of the back ends is MPI.
+After the colon come the links' latency and rate, and optionally the ranks of each host; "cluster"
+alone means 5ms, 25MB/s and one rank on each host. It may be a machine whose ranks have links to
+each other, and how many times as slow they are emulated, 1,000 if left out: "cluster:dgx1,10000".
+With a last word "mpirun" Open MPI starts the ranks, so that MPI works among them; `bench` adds it
+if one of the back ends is MPI.
 
-Ranks that use GPUs share those of this machine (`gpus`). They enter the hosts' networks only, because MPS serves
-processes of this machine, and was not tried with clients that have process numbers and a /dev/shm of their own.
+Ranks that use GPUs share those of this machine (`gpus`). They enter the hosts' networks only,
+because MPS serves processes of this machine, and was not tried with clients that have process
+numbers and a /dev/shm of their own.
 
-mpirun runs on host 0, within its namespaces, and ends with it. This process listens there. There is no ssh to the
-other hosts: mpirun's agent sends the command for a host to this process, which runs it there. What mpirun starts for a
-rank is `channel` as a script. It sends its environment, a fork becomes the rank, and the script ends as the rank does.
+mpirun runs on host 0, within its namespaces, and ends with it. This process listens there. There is
+no ssh to the other hosts: mpirun's agent sends the command for a host to this process, which runs
+it there. What mpirun starts for a rank is `channel` as a script. It sends its environment, a fork
+becomes the rank, and the script ends as the rank does.
 """
 
 import socket
@@ -21,7 +24,16 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from collectives.emulator import RATES, Cluster, address, check_hosts, cluster, link_latency, link_rate, name
+from collectives.emulator import (
+    RATES,
+    Cluster,
+    address,
+    check_hosts,
+    cluster,
+    link_latency,
+    link_rate,
+    name,
+)
 from collectives.emulator.hosts import INTERFACE
 from collectives.launch import channel, gpus, secret
 from collectives.launch.channel import Channel
@@ -39,8 +51,8 @@ POLL_SECONDS = 0.05
 # How many times as slow the links of a machine are emulated: a result in ms reads as us.
 SLOWER = "1000"
 
-# mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
-# blank that it does not see.
+# mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of
+# quotes: ${IFS} is a blank that it does not see.
 AGENT = 'sh -c eval${IFS}"$CLUSTER_AGENT"'
 
 LISTEN = """
@@ -74,11 +86,14 @@ class ClusterOptions(NamedTuple):
     rate: str = "25MB/s"
     ranks_per_host: int = 1
     by_mpirun: bool = False
-    pairs: tuple[tuple[int, int, float], ...] = ()  # hosts, and the bytes per second of the link that only they use
+    # Hosts, and the bytes per second of the link that only they use.
+    pairs: tuple[tuple[int, int, float], ...] = ()
 
 
 def parse(text: str, ranks: int) -> ClusterOptions:
-    """Return the options in the text, for ``ranks`` ranks. Raises ValueError for an invalid text or number of ranks.
+    """Return the options in the text, for ``ranks`` ranks.
+
+    Raises ValueError for an invalid text or number of ranks.
 
     >>> parse("", 4)
     ClusterOptions(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False, pairs=())
@@ -116,27 +131,39 @@ def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
     on = machine(words[0])
     times = words[1] if len(words) > 1 else SLOWER
     if len(words) > 2 or not times.isdecimal() or int(times) < 1:
-        raise ValueError(f"invalid network: got {','.join(words)!r}, expected MACHINE[,TIMES], for example dgx1,10000")
+        raise ValueError(
+            f"invalid network: got {','.join(words)!r}, expected MACHINE[,TIMES], for example dgx1,10000"
+        )
     if on.links is None or on.inside is None or on.links.switches:
-        raise ValueError(f"emulated machine: got {on.name}, expected one whose ranks have links to each other, as dgx1")
+        raise ValueError(
+            f"emulated machine: got {on.name}, expected one whose ranks have links to each other, as dgx1"
+        )
     if ranks != on.ranks_per_node:
         raise ValueError(f"ranks of {on.name}: got {ranks}, expected {on.ranks_per_node}")
     check_hosts(ranks)
     counted = {(a, b): count for a, b, count in on.links.counted(ranks)}
     if uneven := [ends for ends, count in counted.items() if counted.get(ends[::-1]) != count]:
-        raise ValueError(f"emulated links: got {uneven[0]} unlike its reverse, expected the same both ways")
+        raise ValueError(
+            f"emulated links: got {uneven[0]} unlike its reverse, expected the same both ways"
+        )
     rate = on.inside.rate / int(times)
-    pairs = tuple((a, b, rate * counted.get((a, b), 0.1)) for a in range(ranks) for b in range(a + 1, ranks))
+    pairs = tuple(
+        (a, b, rate * counted.get((a, b), 0.1)) for a in range(ranks) for b in range(a + 1, ranks)
+    )
     slow = format_seconds(float(f"{on.inside.alpha * int(times):.9g}")), format_rate(rate)
     return ClusterOptions(*slow, 1, by_mpirun, pairs)
 
 
 def launch(request: Request) -> list[Event]:
-    """`collectives.launch.launch` on temporary emulated hosts. Raises ClusterError if none can be made."""
+    """`collectives.launch.launch` on temporary emulated hosts.
+
+    Raises ClusterError if none can be made.
+    """
     options = parse(request.options, request.ranks)
     if options.by_mpirun:
         need_mpirun()
-    # A host's own port sets no limit where every pair has a link: the pair's latency is added to none.
+    # A host's own port sets no limit where every pair has a link: the pair's latency is added to
+    # none.
     latency, rate = ("0s", RATES[1]) if options.pairs else (options.latency, options.rate)
     count = request.ranks // options.ranks_per_host
     with ExitStack() as stack:
@@ -164,13 +191,20 @@ def launch_on(
 ) -> list[Event]:
     """Launch ranks on existing hosts; ``on_event`` may change their links.
 
-    Rank 0's report returns after ``on_event`` has, so a change that it asks for is in effect when it continues.
+    Rank 0's report returns after ``on_event`` has, so a change that it asks for is in effect when
+    it continues.
     """
     ranks = hosts.hosts * ranks_per_host
-    return _launch(hosts, Request(module, settings, ranks, timeout, environment or {}, on_event), by_mpirun=False)
+    return _launch(
+        hosts,
+        Request(module, settings, ranks, timeout, environment or {}, on_event),
+        by_mpirun=False,
+    )
 
 
-def _launch(hosts: Cluster, request: Request, by_mpirun: bool, own: list[dict[str, str]] | None = None) -> list[Event]:
+def _launch(
+    hosts: Cluster, request: Request, by_mpirun: bool, own: list[dict[str, str]] | None = None
+) -> list[Event]:
     """Launch ranks on hosts; ``own`` has variables that each rank gets for itself."""
     each = request.ranks // hosts.hosts
 
@@ -179,15 +213,25 @@ def _launch(hosts: Cluster, request: Request, by_mpirun: bool, own: list[dict[st
         forks = Forks(request, preload=True)
         stack.callback(forks.close)
         for rank, log in enumerate(logs):
-            variables = hosts.variables(rank, each) | (own[rank] if own else {}) | dict(request.environment)
+            variables = (
+                hosts.variables(rank, each) | (own[rank] if own else {}) | dict(request.environment)
+            )
             forks.fork(
-                rank, "cluster", log, driver.inherited(rank), variables, hosts.pids[rank // each], hosts.namespaces
+                rank,
+                "cluster",
+                log,
+                driver.inherited(rank),
+                variables,
+                hosts.pids[rank // each],
+                hosts.namespaces,
             )
         return Supervised(rank_names(request.ranks), forks.ranks, logs)
 
     if not by_mpirun:
         return drive(Driver(request, address(0)), begin)
-    mpirun = _Mpirun(hosts, request._replace(environment=MPIRUN_SETTINGS | dict(request.environment)))
+    mpirun = _Mpirun(
+        hosts, request._replace(environment=MPIRUN_SETTINGS | dict(request.environment))
+    )
     return drive(mpirun.driver, mpirun.begin)
 
 
@@ -197,24 +241,38 @@ class _Mpirun:
     def __init__(self, hosts: Cluster, request: Request) -> None:
         self.hosts, self.request = hosts, request
         self.driver = Driver(
-            request, address(0), secret.fresh(), listening=_listener_on(hosts), serve_others=self._serve
+            request,
+            address(0),
+            secret.fresh(),
+            listening=_listener_on(hosts),
+            serve_others=self._serve,
         )
 
     def begin(self, driver: Driver, stack: ExitStack) -> Supervised:
         """Start mpirun, which asks for the ranks."""
-        ranks, words = self.request.ranks, [sys.executable, "-I", "-S", channel.__file__, *map(str, driver.address)]
+        ranks, words = (
+            self.request.ranks,
+            [sys.executable, "-I", "-S", channel.__file__, *map(str, driver.address)],
+        )
         *self.logs, self.log = unnamed_logs(ranks + 1, stack)
         self.forks = Forks(self.request, preload=True)
         stack.callback(self.forks.close)
         started: list[ChildProcess] = []
         stack.callback(end, started)
         agent = {"CLUSTER_AGENT": f"""exec {" ".join(map("'{}'".format, words))} "$0" "$@" """}
-        self.started, self.variables = started, dict(self.request.environment) | agent | secret.variables(driver.secret)
+        self.started, self.variables = (
+            started,
+            dict(self.request.environment) | agent | secret.variables(driver.secret),
+        )
         process = self._run(0, [*_mpirun_command(self.hosts, ranks // self.hosts.hosts), *words])
-        return Supervised([*rank_names(ranks), MPIRUN], [*self.forks.ranks, process], [*self.logs, self.log])
+        return Supervised(
+            [*rank_names(ranks), MPIRUN], [*self.forks.ranks, process], [*self.logs, self.log]
+        )
 
     def _run(self, host: int, command: list[str]) -> ChildProcess:
-        process = self.hosts.popen(host, command, environment=self.variables, stdout=self.log, stderr=self.log)
+        process = self.hosts.popen(
+            host, command, environment=self.variables, stdout=self.log, stderr=self.log
+        )
         self.started.append(process)
         return process
 
@@ -228,7 +286,9 @@ class _Mpirun:
         host, variables = int(hello["host"].removeprefix("host")), hello["environment"]
         rank = int(variables["OMPI_COMM_WORLD_RANK"])
         pid, names = self.hosts.pids[host], self.hosts.namespaces
-        self.forks.fork(rank, MPIRUN, self.logs[rank], self.driver.inherited(rank), variables, pid, names)
+        self.forks.fork(
+            rank, MPIRUN, self.logs[rank], self.driver.inherited(rank), variables, pid, names
+        )
         while (code := self.forks.ranks[rank].poll()) is None:
             time.sleep(POLL_SECONDS)
         asking.send({"code": code if code >= 0 else 128 - code})

@@ -1,7 +1,7 @@
 """The launcher's side, the same for all launchers: gives ranks their job, collects their reports, explains a failure.
 
-A launcher has a starter: a function that starts ranks which connect to the `Driver`, or inherit a connection, and says
-what to watch (`Supervised`). It registers on the stack how that is ended.
+A launcher has a starter: a function that starts ranks which connect to the `Driver`, or inherit a
+connection, and says what to watch (`Supervised`). It registers on the stack how that is ended.
 """
 
 import resource
@@ -19,7 +19,8 @@ from collectives.launch.channel import Address, Channel, Event, Listener, encode
 from collectives.launch.request import Request
 from collectives.processes import LINGER_SECONDS, Log, Process, supervise
 
-FILES_PER_RANK = 3  # that this process has open: a log, a connection, and its other end until the rank has it
+# That this process has open: a log, a connection, and its other end until the rank has it.
+FILES_PER_RANK = 3
 
 
 class Heard(NamedTuple):
@@ -44,7 +45,8 @@ class Reported:
 class Supervised(NamedTuple):
     """Processes that a starter has started, the name of each for errors, and the log that it prints into.
 
-    ``has_reports`` if the logs get ranks' reports of their failures instead, because they print elsewhere.
+    ``has_reports`` if the logs get ranks' reports of their failures instead, because they print
+    elsewhere.
     """
 
     names: list[str]
@@ -54,7 +56,9 @@ class Supervised(NamedTuple):
 
 
 class Driver:
-    """Serves ranks. It listens on ``host`` only if it has a ``shared`` secret; else ranks inherit connections.
+    """Serves ranks.
+
+    It listens on ``host`` only if it has a ``shared`` secret; else ranks inherit connections.
 
     ``serve_others`` gets the channels of processes that are no ranks.
     """
@@ -149,7 +153,9 @@ class Driver:
         """Handle and answer all messages in the queue, or those that arrive first within ``seconds``."""
         arrived: list[Heard] = []
         with suppress(Empty):
-            arrived.append(self._heard.get(timeout=seconds) if seconds else self._heard.get_nowait())
+            arrived.append(
+                self._heard.get(timeout=seconds) if seconds else self._heard.get_nowait()
+            )
             while True:
                 arrived.append(self._heard.get_nowait())
         for each in arrived:
@@ -161,7 +167,8 @@ class Driver:
                     log.write("\n".join(each.message["failed"]).encode())
                     log.flush()
             with suppress(OSError):  # it has ended
-                each.channel.send({})  # a failed rank may end only now, so that its consequences are heard of later
+                # A failed rank may end only now, so that its consequences are heard of later.
+                each.channel.send({})
         return arrived
 
 
@@ -191,11 +198,14 @@ def drive(driver: Driver, start: Starter) -> list[Event]:
     needed = 256 + FILES_PER_RANK * driver.request.ranks
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
+            resource.RLIMIT_NOFILE,
+            (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard),
         )
     with ExitStack() as stack:
         stack.callback(driver.close)
         started = start(driver, stack)
         driver.reported = started.logs if started.has_reports else []
         events = driver.events(started.processes)
-        return supervise(started.names, started.processes, started.logs, events, driver.request.timeout)
+        return supervise(
+            started.names, started.processes, started.logs, events, driver.request.timeout
+        )

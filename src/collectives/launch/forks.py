@@ -1,19 +1,20 @@
 """Ranks as forks of one process, on this machine or on emulated hosts.
 
-A rank needs two to three seconds of processor time to import torch and to load the compiled executor. A fork of a
-process that has done so needs milliseconds.
+A rank needs two to three seconds of processor time to import torch and to load the compiled
+executor. A fork of a process that has done so needs milliseconds.
 
     launcher --> fork server --> a starter for each launch --> ranks
 
-The fork server starts with the first launch, serves all launches in the same environment, and ends with its launcher.
-It imports modules of this library, never yours: the next launch reads a module that you have edited. A launch passes it
-one end of a socket pair, which has no name that others could take or reach. The server forks a starter, which forks
-ranks on request and reports how they end. When the other end is closed, or a rank has ended, the starter kills what is
-left of the ranks' process groups.
+The fork server starts with the first launch, serves all launches in the same environment, and ends
+with its launcher. It imports modules of this library, never yours: the next launch reads a module
+that you have edited. A launch passes it one end of a socket pair, which has no name that others
+could take or reach. The server forks a starter, which forks ranks on request and reports how they
+end. When the other end is closed, or a rank has ended, the starter kills what is left of the ranks'
+process groups.
 
-For emulated hosts the starter imports the ranks' module first, and its forks enter the hosts. Thirty-two imports of
-torch would keep two cores busy for most of a minute and fill the memory with 32 copies. A module may have a function
-``preload``, which imports more of what its ranks share.
+For emulated hosts the starter imports the ranks' module first, and its forks enter the hosts.
+Thirty-two imports of torch would keep two cores busy for most of a minute and fill the memory with
+32 copies. A module may have a function ``preload``, which imports more of what its ranks share.
 """
 
 import atexit
@@ -56,7 +57,8 @@ IS_SUPPORTED = sys.platform == "linux"  # where the kernel kills children with t
 PRELOADED = "collectives.bench.measure"
 GONE_SECONDS = 5
 
-# Beginnings of the variables that count when a library is loaded. Ranks get all other variables anew.
+# Beginnings of the variables that count when a library is loaded. Ranks get all other variables
+# anew.
 # fmt: off
 AT_IMPORT = ("HOME", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PATH", "PYTHON",
              "TMPDIR", "TORCH", "TZ", "VIRTUAL_ENV", "XDG_")
@@ -77,7 +79,9 @@ _starting = threading.Lock()
 
 def fork_server(environment: Mapping[str, str]) -> ForkServer:
     """Return the fork server for ranks with this environment; start one if none is running."""
-    loaded = sorted(item for item in (os.environ | environment).items() if item[0].startswith(AT_IMPORT))
+    loaded = sorted(
+        item for item in (os.environ | environment).items() if item[0].startswith(AT_IMPORT)
+    )
     key = os.getpid(), os.getcwd(), *loaded  # noqa: PTH109
     with _starting:
         if key in _servers and _servers[key].process.poll() is not None:
@@ -101,7 +105,10 @@ def _stop(owner: int, server: ForkServer) -> None:
 
 
 class Forks:
-    """The launcher's end of a starter: requests ranks and hears how they end. `close` ends all of them."""
+    """The launcher's end of a starter: requests ranks and hears how they end.
+
+    `close` ends all of them.
+    """
 
     def __init__(self, request: Request, *, preload: bool) -> None:
         ours, theirs = socket.socketpair()
@@ -131,7 +138,12 @@ class Forks:
         namespaces: Sequence[str] = (),
     ) -> None:
         """Request a rank that prints into ``log``: here, or in these namespaces of the process ``host``."""
-        wanted = {"rank": rank, "launcher": launcher, "environment": dict(environment), "host": host}
+        wanted = {
+            "rank": rank,
+            "launcher": launcher,
+            "environment": dict(environment),
+            "host": host,
+        }
         wanted |= {"namespaces": list(namespaces)}
         with inherited, suppress(OSError), self._requesting:  # all of them end if the starter does
             self._channel.send(wanted, log.fileno(), inherited.fileno())
@@ -152,7 +164,10 @@ class Forks:
 
 
 def launch(request: Request) -> list[Event]:
-    """`collectives.launch.launch`, one process for each rank on this machine. Nothing of them is on disk."""
+    """`collectives.launch.launch`, one process for each rank on this machine.
+
+    Nothing of them is on disk.
+    """
     open_streams()
     ranks = range(request.ranks)
     if not request.share_gpus or len(ranks) <= len(gpus.visible()):
@@ -178,21 +193,32 @@ def _launch(request: Request, each: list[dict[str, str]]) -> list[Event]:
         forks = Forks(request, preload=False)
         stack.callback(forks.close)
         for rank, log in enumerate(logs):
-            variables = own[rank] | {"GLOO_SOCKET_IFNAME": loopback_interface()} | dict(request.environment)
+            variables = (
+                own[rank] | {"GLOO_SOCKET_IFNAME": loopback_interface()} | dict(request.environment)
+            )
             forks.fork(rank, "loopback", log, driver.inherited(rank), variables)
         return Supervised(names, forks.ranks, logs)
 
     return drive(Driver(request, LOOPBACK), begin)
 
 
-def _start_alone(driver: Driver, logs: list[Log], own: list[dict[str, str]], stack: ExitStack) -> list[Process]:
+def _start_alone(
+    driver: Driver, logs: list[Log], own: list[dict[str, str]], stack: ExitStack
+) -> list[Process]:
     """Start each rank as a process that imports everything itself."""
     processes: list[Process] = []
     request = driver.request
     for rank, log in enumerate(logs):
         with driver.inherited(rank) as inherited:
             file = inherited.fileno()
-            command = [sys.executable, "-m", "collectives.launch.rank", "loopback", str(file), request.module]
+            command = [
+                sys.executable,
+                "-m",
+                "collectives.launch.rank",
+                "loopback",
+                str(file),
+                request.module,
+            ]
             process = start(command, log, own[rank] | dict(request.environment), [file])
         stack.callback(end, [process])
         processes.append(process)
@@ -220,7 +246,10 @@ def main(control: str) -> None:
 
 
 def _preload(module: str, launcher: int) -> None:
-    """Import what ranks share. Ends this process when the other end of the socket ``launcher`` is closed meanwhile."""
+    """Import what ranks share.
+
+    Ends this process when the other end of the socket ``launcher`` is closed meanwhile.
+    """
     closed = select.poll()
     closed.register(launcher, select.POLLRDHUP)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if closed.poll(0) else None)
@@ -235,7 +264,10 @@ def _preload(module: str, launcher: int) -> None:
 
 
 def _run_starter(server: int, channel: Channel) -> None:
-    """Fork ranks until the launcher closes its end, then kill those that are left; does not return."""
+    """Fork ranks until the launcher closes its end, then kill those that are left.
+
+    Does not return.
+    """
     die_with(server)
     wakeup, changes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(changes)
@@ -251,7 +283,11 @@ def _run_starter(server: int, channel: Channel) -> None:
         ready = wait([channel.fileno(), wakeup])
         if wakeup in ready:
             os.read(wakeup, 1 << 10)
-            for pid in [pid for pid in ranks if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)]:
+            for pid in [
+                pid
+                for pid in ranks
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ]:
                 with suppress(OSError):  # the launcher may have ended
                     channel.send({"rank": ranks.pop(pid), "code": _kill(pid)})
         if channel.fileno() in ready:
@@ -280,7 +316,10 @@ def _kill(pid: int) -> int:
 
 
 def _become_rank(starter: int, wanted: Event, module: str, log: int, inherited: int) -> None:
-    """Become a rank with its variables and its log, or, on an emulated host, its parent; does not return."""
+    """Become a rank with its variables and its log, or, on an emulated host, its parent.
+
+    Does not return.
+    """
     die_with(starter)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -292,12 +331,17 @@ def _become_rank(starter: int, wanted: Event, module: str, log: int, inherited: 
     if wanted["host"]:
         _enter_host(starter, wanted["host"], wanted["namespaces"], inherited)
     _seed_numpy()
-    importlib.import_module("collectives.launch.rank").main(wanted["launcher"], str(inherited), module)
+    importlib.import_module("collectives.launch.rank").main(
+        wanted["launcher"], str(inherited), module
+    )
     sys.exit()  # in an orderly way, because back ends have exit handlers
 
 
 def _seed_numpy() -> None:
-    """Seed numpy, because all forks would draw the same numbers; Python's own module does so itself."""
+    """Seed numpy, because all forks would draw the same numbers.
+
+    Python's own module does so itself.
+    """
     import numpy as np
 
     np.random.seed()  # noqa: NPY002
@@ -330,7 +374,9 @@ def _set_namespaces(pid: int, names: list[str]) -> None:
         files = [stack.enter_context(open(f"/proc/{pid}/ns/{name}", "rb")) for name in names]  # noqa: PTH123
         own = stack.enter_context(open("/proc/self/ns/user", "rb"))  # noqa: PTH123
         for file in files:
-            if not os.path.sameopenfile(file.fileno(), own.fileno()) and libc.setns(file.fileno(), 0):
+            if not os.path.sameopenfile(file.fileno(), own.fileno()) and libc.setns(
+                file.fileno(), 0
+            ):
                 raise OSError(code := ctypes.get_errno(), f"{file.name}: {os.strerror(code)}")
 
 

@@ -1,11 +1,13 @@
 """Share this machine's GPUs among more ranks than there are GPUs, so that NCCL runs on one GPU.
 
-NCCL tells hosts apart by NCCL_HOSTID, and before 2.30 it refuses two ranks of one host on a GPU. So each rank on
-loopback is a host of its own, and messages go through sockets. A rank sees one GPU alone (CUDA_VISIBLE_DEVICES).
+NCCL tells hosts apart by NCCL_HOSTID, and before 2.30 it refuses two ranks of one host on a GPU. So
+each rank on loopback is a host of its own, and messages go through sockets. A rank sees one GPU
+alone (CUDA_VISIBLE_DEVICES).
 
-CUDA's Multi-Process Service (MPS) runs the kernels of several processes side by side. Without it the GPU gives each
-process a slice of about 2 ms in turn, and a kernel spins through its slice while the other rank waits for one. Several
-ranks of one host on one GPU need NCCL 2.30 or newer, and few thread blocks each, because all kernels have to fit.
+CUDA's Multi-Process Service (MPS) runs the kernels of several processes side by side. Without it
+the GPU gives each process a slice of about 2 ms in turn, and a kernel spins through its slice while
+the other rank waits for one. Several ranks of one host on one GPU need NCCL 2.30 or newer, and few
+thread blocks each, because all kernels have to fit.
 """
 
 import os
@@ -23,7 +25,8 @@ from typing import NamedTuple
 from collectives.launch import topology_file
 from collectives.processes import GRACE_SECONDS, ChildProcess, end, guarded, text
 
-# Set for ranks that share a GPU: they sleep while they wait for it, because a spinning thread takes a core from a rank.
+# Set for ranks that share a GPU: they sleep while they wait for it, because a spinning thread takes
+# a core from a rank.
 VARIABLE = "COLLECTIVES_SHARE_GPUS"
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -39,7 +42,8 @@ echo started
 while :; do sleep 3600 & wait $!; done
 """
 
-SPINNING = 2  # threads of a rank that spin: the main one, which waits for the GPU, and that of NCCL's proxy
+# Threads of a rank that spin: the main one, which waits for the GPU, and that of NCCL's proxy.
+SPINNING = 2
 FEW_RANKS = 8  # of one GPU: up to so many have two thread blocks each, more have one
 
 PRELOAD = "LD_PRELOAD"
@@ -61,11 +65,18 @@ def visible() -> list[str]:
         return [each.strip() for each in given.split(",") if each.strip() not in ("", "-1")]
     try:
         listed = subprocess.run(
-            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+            ["nvidia-smi", "--list-gpus"],
+            capture_output=True,
+            text=True,
+            timeout=ASK_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.stdout.splitlines()))]
+    return [
+        str(number)
+        for number in range(sum(line.startswith("GPU ") for line in listed.stdout.splitlines()))
+    ]
 
 
 def most(found: Sequence[str]) -> int:
@@ -78,10 +89,15 @@ def _cores() -> int:
 
 
 def need(ranks: int) -> list[str]:
-    """Return the GPUs that ranks are to share. Raises ValueError for none, and for more ranks than the cores allow."""
+    """Return the GPUs that ranks are to share.
+
+    Raises ValueError for none, and for more ranks than the cores allow.
+    """
     found = visible()
     if not found:
-        raise ValueError("GPUs to share: got none from nvidia-smi, expected one or more, or CUDA_VISIBLE_DEVICES")
+        raise ValueError(
+            "GPUs to share: got none from nvidia-smi, expected one or more, or CUDA_VISIBLE_DEVICES"
+        )
     if ranks > most(found):
         raise ValueError(
             f"ranks that share GPUs: got {ranks}, expected at most {most(found)} on {_cores()} cores, "
@@ -91,13 +107,18 @@ def need(ranks: int) -> list[str]:
 
 
 @contextmanager
-def shared(hosts: Sequence[str], interface: str, link: tuple[float, float] | None = None) -> Iterator[Environments]:
-    """Share GPUs among ranks, of which ``hosts`` has the name of each one's host; yield their variables.
+def shared(
+    hosts: Sequence[str], interface: str, link: tuple[float, float] | None = None
+) -> Iterator[Environments]:
+    """Share GPUs among ranks, of which ``hosts`` has the name of each one's host.
 
-    The ranks of a host see one GPU: host h the GPU h modulo the number of GPUs. Messages between hosts go through
-    sockets of the network ``interface``. With a ``link`` of emulated hosts, seconds of latency and bytes/s, NCCL gets
-    a topology file of it. A variable that the user has set keeps its value. Raises what `need` does, and ValueError
-    where a host has several ranks and NCCL is older than 2.30.
+    Yield their variables.
+
+    The ranks of a host see one GPU: host h the GPU h modulo the number of GPUs. Messages between
+    hosts go through sockets of the network ``interface``. With a ``link`` of emulated hosts,
+    seconds of latency and bytes/s, NCCL gets a topology file of it. A variable that the user has
+    set keeps its value. Raises what `need` does, and ValueError where a host has several ranks and
+    NCCL is older than 2.30.
     """
     ranks, names = len(hosts), list(dict.fromkeys(hosts))
     found = need(ranks)
@@ -111,12 +132,16 @@ def shared(hosts: Sequence[str], interface: str, link: tuple[float, float] | Non
     with ExitStack() as stack:
         if link:
             folder = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="topology-", ignore_cleanup_errors=True))
+                stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="topology-", ignore_cleanup_errors=True)
+                )
             )
             text = topology_file.topology_file(*link, interface, topology_file.cpu_attributes())
             (folder / "topology.xml").write_text(text + "\n")
             common[topology_file.VARIABLE] = str(folder / "topology.xml")
-        made = Environments(_not_set(common), [_not_set(one) | gpu for one, gpu in zip(own, gpus, strict=True)])
+        made = Environments(
+            _not_set(common), [_not_set(one) | gpu for one, gpu in zip(own, gpus, strict=True)]
+        )
         if ranks > len(found):
             made = made._replace(common=made.common | stack.enter_context(mps()))
         yield made
@@ -124,13 +149,18 @@ def shared(hosts: Sequence[str], interface: str, link: tuple[float, float] | Non
 
 def _not_set(variables: dict[str, str]) -> dict[str, str]:
     """Return what the user has not set; a preloaded library comes before those that he has."""
-    return {name: value for name, value in variables.items() if name not in os.environ or name == PRELOAD}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in os.environ or name == PRELOAD
+    }
 
 
 def several_ranks() -> dict[str, str]:
     """Return the variables with which NCCL allows several ranks of one host on a GPU.
 
-    The wheel's NCCL is preloaded, because torch finds its own by a path in its file. Raises ValueError for an old one.
+    The wheel's NCCL is preloaded, because torch finds its own by a path in its file. Raises
+    ValueError for an old one.
     """
     version, path = _newest()
     if tuple(map(int, version.split(".")[:2])) < SEVERAL:
@@ -147,7 +177,10 @@ def several_ranks() -> dict[str, str]:
 
 
 def _newest() -> tuple[str, str]:
-    """Return the version of the wheel's NCCL and its file; where the wheel is absent, torch's version and no file."""
+    """Return the version of the wheel's NCCL and its file.
+
+    Where the wheel is absent, torch's version and no file.
+    """
     try:
         wheel = metadata.distribution(WHEEL)
     except metadata.PackageNotFoundError:
@@ -162,8 +195,9 @@ def _newest() -> tuple[str, str]:
 def mps() -> Iterator[dict[str, str]]:
     """Have MPS serve processes until the block ends; yield the variables by which they find it.
 
-    One that answers is used and stays. One that is started here has a folder of its own, and ends with the block, or
-    with this process. One line on standard error says which, and if there is none that times mean nothing.
+    One that answers is used and stays. One that is started here has a folder of its own, and ends
+    with the block, or with this process. One line on standard error says which, and if there is
+    none that times mean nothing.
     """
     if shutil.which(CONTROL) is None:
         yield _without(f"{CONTROL} is not installed")
@@ -175,7 +209,9 @@ def mps() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
         places = dict.fromkeys(PLACES, folder)
         # MPS numbers anew the GPUs that it sees itself, so it has to see all.
-        variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | places
+        variables = {
+            name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"
+        } | places
         started: list[ChildProcess] = []
         with tempfile.TemporaryFile() as log:
             try:
@@ -193,7 +229,9 @@ def mps() -> Iterator[dict[str, str]]:
                     _print(f"started MPS, by which ranks share GPUs, in {folder}")
                     yield places
                 else:
-                    yield _without(" ".join(text(log).split()[-40:]) or f"no answer within {START_SECONDS:g} s")
+                    yield _without(
+                        " ".join(text(log).split()[-40:]) or f"no answer within {START_SECONDS:g} s"
+                    )
             finally:
                 end(started, GRACE_SECONDS)
                 for process in started:
@@ -205,7 +243,11 @@ def _answers() -> bool:
     """Return True if an MPS runs where this process would look for it: its folder may have outlived it."""
     try:
         asked = subprocess.run(
-            [CONTROL], input=b"get_server_list\n", capture_output=True, timeout=ASK_SECONDS, check=False
+            [CONTROL],
+            input=b"get_server_list\n",
+            capture_output=True,
+            timeout=ASK_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -214,7 +256,9 @@ def _answers() -> bool:
 
 def _without(reason: str) -> dict[str, str]:
     """Warn that there is no MPS, for this reason; return no variables."""
-    _print(f"no MPS ({reason}): ranks take turns on a GPU in slices of about 2 ms, so their times mean nothing")
+    _print(
+        f"no MPS ({reason}): ranks take turns on a GPU in slices of about 2 ms, so their times mean nothing"
+    )
     return {}
 
 

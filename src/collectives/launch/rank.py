@@ -1,10 +1,12 @@
 """The process of one rank: gets its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank LAUNCHER HOST:PORT   started by a command; connects to the launcher (`channel`).
-main(LAUNCHER, FILE, MODULE)                           in a fork (`forks`), which inherits its connection.
+python -m collectives.launch.rank LAUNCHER HOST:PORT   started by a command; connects to the
+launcher (`channel`). main(LAUNCHER, FILE, MODULE)                           in a fork (`forks`),
+which inherits its connection.
 
-LAUNCHER selects the variables in which the rank finds its number. A job has the ranks' task, its settings, the number
-of ranks, the timeout in seconds, the launcher's address and the address of the group's store, which rank 0 keeps.
+LAUNCHER selects the variables in which the rank finds its number. A job has the ranks' task, its
+settings, the number of ranks, the timeout in seconds, the launcher's address and the address of the
+group's store, which rank 0 keeps.
 """
 
 import gc
@@ -51,7 +53,9 @@ def main(launcher: str, where: str, module: str = "") -> None:
             raise ConnectionError("the launcher has ended")
         threading.Thread(target=_end_with, args=(channel, answers), daemon=True).start()
         if ranks != job["ranks"]:
-            raise RuntimeError(f"wrong number of ranks: got {ranks} from {launcher}, expected {job['ranks']}")
+            raise RuntimeError(
+                f"wrong number of ranks: got {ranks} from {launcher}, expected {job['ranks']}"
+            )
         os.environ["LOCAL_RANK"] = str(local)
         _run(module or module_of(job["task"]), job, rank, channel, answers)
     except BaseException:
@@ -70,7 +74,9 @@ def _channel(where: str, rank: int) -> Channel:
         return Channel(socket.socket(fileno=int(where)))
     shared = given()
     if shared is None:
-        raise ValueError(f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected one of them")
+        raise ValueError(
+            f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected one of them"
+        )
     for name in (VARIABLE, FILE_VARIABLE):
         os.environ.pop(name, None)  # so that children do not inherit it
     host, _, port = where.partition(":")
@@ -78,7 +84,10 @@ def _channel(where: str, rank: int) -> Channel:
 
 
 def _end_with(channel: Channel, answers: SimpleQueue[Event]) -> None:
-    """End this process and its children when the connection to the launcher ends; until then, pass its answers on."""
+    """End this process and its children when the connection to the launcher ends.
+
+    Until then, pass its answers on.
+    """
     try:
         while (answer := channel.receive()) is not None:
             answers.put(answer)
@@ -97,17 +106,21 @@ def _run(module: str, job: Event, rank: int, channel: Channel, answers: SimpleQu
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     timeout = timedelta(seconds=job["timeout"])
     store = _store(job, channel)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=job["ranks"], timeout=timeout)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=job["ranks"], timeout=timeout
+    )
     importlib.import_module(module).run(job["settings"], report if rank == 0 else lambda _: None)
     dist.barrier()  # rank 0 keeps the store, so it may not end before all are done
     dist.destroy_process_group()
-    # A thread of gloo that still frees a tensor while the interpreter ends aborts the process. A group joins its
-    # threads when it is freed, so free those that only cycles hold.
+    # A thread of gloo that still frees a tensor while the interpreter ends aborts the process. A
+    # group joins its threads when it is freed, so free those that only cycles hold.
     gc.collect()
 
 
 def _store(job: Event, channel: Channel) -> Any:
-    """Return the store of the ranks' group. Rank 0 keeps it, and the launcher passes its address on to the others.
+    """Return the store of the ranks' group.
+
+    Rank 0 keeps it, and the launcher passes its address on to the others.
 
     It holds no data of ours, because torch does not authenticate its peers.
     """
@@ -123,7 +136,12 @@ def _store(job: Event, channel: Channel) -> Any:
         listener = socket.create_server((reachable(is_local=False), 0), backlog=job["ranks"] + 1)
     host, port = listener.getsockname()
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
-        host, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=listener.detach()
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=limit,
+        master_listen_fd=listener.detach(),
     )
     channel.send({"store": [host, port]})
     return store

@@ -1,8 +1,8 @@
 """A request to a launcher, the same for all of them, and the table of tasks that a rank may run.
 
-A launcher names a task and a rank looks the module up in its own table. Installed packages add tasks by entry points of
-the group ``collectives.tasks``. COLLECTIVES_TASKS adds modules of your own, separated by commas; each is a task of the
-same name.
+A launcher names a task and a rank looks the module up in its own table. Installed packages add
+tasks by entry points of the group ``collectives.tasks``. COLLECTIVES_TASKS adds modules of your
+own, separated by commas; each is a task of the same name.
 """
 
 import os
@@ -44,21 +44,32 @@ def module_of(task: str) -> str:
     """
     if task not in _table():
         known = ", ".join(_table())
-        raise ValueError(f"unknown task: got {task!r}, expected one of {known}; {TASKS_VARIABLE} adds modules")
+        raise ValueError(
+            f"unknown task: got {task!r}, expected one of {known}; {TASKS_VARIABLE} adds modules"
+        )
     return _table()[task]
 
 
 def task_of(module: str) -> str:
-    """Return the task that runs a module. Raises ValueError for a module that is not registered here."""
+    """Return the task that runs a module.
+
+    Raises ValueError for a module that is not registered here.
+    """
     for task, registered in _table().items():
         if registered == module:
             return task
     known = ", ".join(_table().values())
-    raise ValueError(f"unregistered module: got {module!r}, expected one of {known}; {TASKS_VARIABLE} adds modules")
+    raise ValueError(
+        f"unregistered module: got {module!r}, expected one of {known}; {TASKS_VARIABLE} adds modules"
+    )
 
 
 def _table() -> dict[str, str]:
-    return TASKS | _installed_tasks() | {name: name for name in os.environ.get(TASKS_VARIABLE, "").split(",") if name}
+    return (
+        TASKS
+        | _installed_tasks()
+        | {name: name for name in os.environ.get(TASKS_VARIABLE, "").split(",") if name}
+    )
 
 
 @cache

@@ -1,7 +1,7 @@
 """The secret that a launcher shares with its ranks: in the environment, or in a file that only its owner can read.
 
-It is never in a command line, which every user of a machine can read, and never in torch's store, which every peer can
-read.
+It is never in a command line, which every user of a machine can read, and never in torch's store,
+which every peer can read.
 """
 
 import os
@@ -23,9 +23,12 @@ def fresh() -> str:
 
 
 def given() -> str | None:
-    """Return the secret in COLLECTIVES_SECRET or in the file of COLLECTIVES_SECRET_FILE; None if neither is set.
+    """Return the secret in COLLECTIVES_SECRET or in the file of COLLECTIVES_SECRET_FILE.
 
-    Raises ValueError if the secret is too short, and PermissionError if others than this user can read the file.
+    None if neither is set.
+
+    Raises ValueError if the secret is too short, and PermissionError if others than this user can
+    read the file.
     """
     if path := os.environ.get(FILE_VARIABLE):
         return read(Path(path))
@@ -34,13 +37,18 @@ def given() -> str | None:
 
 
 def read(path: Path) -> str:
-    """Return the secret in a file of mode 0600 that this user owns. Raises PermissionError if others can access it."""
+    """Return the secret in a file of mode 0600 that this user owns.
+
+    Raises PermissionError if others can access it.
+    """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
             have = f"owner {status.st_uid}, mode {mode:04o}"
-            raise PermissionError(f"unsafe {path}: got {have}, expected a file, owner {os.geteuid()}, mode 0600")
+            raise PermissionError(
+                f"unsafe {path}: got {have}, expected a file, owner {os.geteuid()}, mode 0600"
+            )
         return _long_enough(file.read().strip(), str(path))
 
 
@@ -51,7 +59,10 @@ def variables(secret: str, path: str = "") -> dict[str, str]:
 
 @contextmanager
 def in_file(secret: str, folder: str | None) -> Iterator[str]:
-    """Write the secret into a temporary file, mode 0600; in the system's temporary folder if ``folder`` is None."""
+    """Write the secret into a temporary file, mode 0600.
+
+    In the system's temporary folder if ``folder`` is None.
+    """
     descriptor, path = tempfile.mkstemp(prefix=".collectives-", dir=folder)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -62,7 +73,10 @@ def in_file(secret: str, folder: str | None) -> Iterator[str]:
 
 
 def own() -> str:
-    """Return the secret of this user for ranks on one machine, kept in the home folder; made at its first use."""
+    """Return the secret of this user for ranks on one machine, kept in the home folder.
+
+    Made at its first use.
+    """
     path = Path.home() / ".cache" / "collectives" / "secret"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
@@ -73,5 +87,7 @@ def own() -> str:
 
 def _long_enough(secret: str, name: str) -> str:
     if len(secret) < SHORTEST:
-        raise ValueError(f"{name} too short: got {len(secret)} characters, expected at least {SHORTEST}")
+        raise ValueError(
+            f"{name} too short: got {len(secret)} characters, expected at least {SHORTEST}"
+        )
     return secret

@@ -1,17 +1,20 @@
 """Ranks that torchrun has started: every node runs the same command, and rank 0's process drives.
 
-    torchrun --nnodes 2 --nproc-per-node 4 … -m collectives.launch.torchrun collectives run NOTEBOOK -p where=torchrun
+    torchrun --nnodes 2 --nproc-per-node 4 … -m collectives.launch.torchrun collectives run NOTEBOOK
+    -p where=torchrun
 
-This is for nodes that cannot start processes on one another, such as the pods of a Kubernetes TrainJob. Each of
-torchrun's processes connects to that of rank 0 (`Hub`), over a connection on which both show a secret (`channel`), and
-waits for orders. Rank 0's process also runs the command that follows the module's name. When that command launches
-ranks (``where="torchrun"``), every process gets the order to start one, which gets its job from the launcher. The
-process reports to the launcher how the rank has ended.
+This is for nodes that cannot start processes on one another, such as the pods of a Kubernetes
+TrainJob. Each of torchrun's processes connects to that of rank 0 (`Hub`), over a connection on
+which both show a secret (`channel`), and waits for orders. Rank 0's process also runs the command
+that follows the module's name. When that command launches ranks (``where="torchrun"``), every
+process gets the order to start one, which gets its job from the launcher. The process reports to
+the launcher how the rank has ended.
 
-An order has the launcher's address, the number of ranks and variables for their environment, but no command: each
-process makes the ranks' command itself. torch's store does not authenticate its peers. It is read only for the address
-of rank 0's process, which then has to show the secret. All of them have 60 seconds to meet after importing torch, or
-those in the variable COLLECTIVES_JOIN_SECONDS, because many nodes import slowly from one file system.
+An order has the launcher's address, the number of ranks and variables for their environment, but no
+command: each process makes the ranks' command itself. torch's store does not authenticate its
+peers. It is read only for the address of rank 0's process, which then has to show the secret. All
+of them have 60 seconds to meet after importing torch, or those in the variable
+COLLECTIVES_JOIN_SECONDS, because many nodes import slowly from one file system.
 """
 
 import os
@@ -49,7 +52,8 @@ JOIN_VARIABLE = "COLLECTIVES_JOIN_SECONDS"
 def launch(request: Request) -> list[Event]:
     """`collectives.launch.launch`, on torchrun's first ``ranks`` processes.
 
-    Raises ImportError outside torchrun, RankError for more ranks than it started, and ValueError without a secret.
+    Raises ImportError outside torchrun, RankError for more ranks than it started, and ValueError
+    without a secret.
     """
     if HUB_VARIABLE not in os.environ:
         raise ImportError(OUTSIDE_TORCHRUN)
@@ -71,9 +75,17 @@ def launch(request: Request) -> list[Event]:
 
     def begin(driver: Driver, stack: ExitStack) -> Supervised:
         logs = unnamed_logs(request.ranks, stack)
-        hub = connect(_parsed(os.environ[HUB_VARIABLE]), _secret(), {"role": "driver"}, join_seconds())
+        hub = connect(
+            _parsed(os.environ[HUB_VARIABLE]), _secret(), {"role": "driver"}, join_seconds()
+        )
         stack.callback(hub.end)
-        hub.send({"ranks": request.ranks, "environment": dict(request.environment), "launcher": driver.address})
+        hub.send(
+            {
+                "ranks": request.ranks,
+                "environment": dict(request.environment),
+                "launcher": driver.address,
+            }
+        )
         Thread(target=hear, args=(hub,), daemon=True).start()
         return Supervised(rank_names(request.ranks), ranks, logs, has_reports=True)
 
@@ -89,7 +101,10 @@ def _is_local() -> bool:
 
 
 def _secret() -> str:
-    """Return the secret that was given; this user's own if all processes are here. Raises ValueError without either."""
+    """Return the secret that was given; this user's own if all processes are here.
+
+    Raises ValueError without either.
+    """
     shared = secret.given() or (secret.own() if _is_local() else None)
     if shared is None:
         raise ValueError(NO_SECRET)
@@ -97,19 +112,26 @@ def _secret() -> str:
 
 
 def join_seconds() -> int:
-    """Return the seconds in which all of torchrun's processes have to meet. Raises ValueError for none that can be.
+    """Return the seconds in which all of torchrun's processes have to meet.
+
+    Raises ValueError for none that can be.
 
     >>> join_seconds()
     60
     """
     given = os.environ.get(JOIN_VARIABLE, "60")
     if not re.fullmatch("[0-9]{1,4}", given) or not 1 <= int(given) <= 3600:
-        raise ValueError(f"invalid {JOIN_VARIABLE}: got {short(given)}, expected whole seconds, 1 to 3600")
+        raise ValueError(
+            f"invalid {JOIN_VARIABLE}: got {short(given)}, expected whole seconds, 1 to 3600"
+        )
     return int(given)
 
 
 def serve(command: list[str]) -> int:
-    """Run ranks as one of torchrun's processes until rank 0's command has ended; return its exit code on rank 0."""
+    """Run ranks as one of torchrun's processes until rank 0's command has ended.
+
+    Return its exit code on rank 0.
+    """
     die_with(os.getppid())  # before the imports of seconds that follow
     _check_store()
     from torch import distributed as dist
@@ -125,7 +147,8 @@ def serve(command: list[str]) -> int:
 def _check_store() -> None:
     """Raise ConnectionError if torchrun's store has gone, which torchrun starts before its processes.
 
-    A process whose torchrun was killed before `die_with` would otherwise look for the store until the time is over.
+    A process whose torchrun was killed before `die_with` would otherwise look for the store until
+    the time is over.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return  # rank 0's process starts the store
@@ -188,25 +211,37 @@ class Hub:
 
 
 def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
-    """Publish our address until all other processes have connected. Raises TimeoutError that names the missing ones."""
+    """Publish our address until all other processes have connected.
+
+    Raises TimeoutError that names the missing ones.
+    """
     until = time.monotonic() + join_seconds()
     while missing := sorted(set(range(size)) - set(hub.processes)):
         if time.monotonic() > until:
             names = ", ".join(map(str, missing))
-            raise TimeoutError(f"torchrun's processes {names} have not joined within {join_seconds()} s; {SAME}")
+            raise TimeoutError(
+                f"torchrun's processes {names} have not joined within {join_seconds()} s; {SAME}"
+            )
         store.set(KEY, address)  # again each time, because any peer can overwrite it
         time.sleep(POLL_SECONDS)
 
 
 def _joined(store: Any, shared: str, rank: int) -> Channel:
-    """Return a channel to rank 0's process, at the address in the store; it has to show our secret."""
+    """Return a channel to rank 0's process, at the address in the store.
+
+    It has to show our secret.
+    """
     until = time.monotonic() + join_seconds()
     while time.monotonic() < until:
         with suppress(OSError, ValueError, OverflowError):
             if store.check([KEY]):
-                return connect(_parsed(store.get(KEY).decode()), shared, {"role": "process", "rank": rank}, 0)
+                return connect(
+                    _parsed(store.get(KEY).decode()), shared, {"role": "process", "rank": rank}, 0
+                )
         time.sleep(POLL_SECONDS)
-    raise TimeoutError(f"rank 0's process has not shown our secret within {join_seconds()} s; {SAME}")
+    raise TimeoutError(
+        f"rank 0's process has not shown our secret within {join_seconds()} s; {SAME}"
+    )
 
 
 def _follow(channel: Channel, rank: int, shared: str) -> int:
@@ -223,14 +258,29 @@ def _follow(channel: Channel, rank: int, shared: str) -> int:
 
 
 def _run_rank(order: Event, shared: str) -> int:
-    """Run a rank of the launcher that the order names; return its exit code, negative for a signal."""
-    command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", "{}:{}".format(*order["launcher"])]
-    environment = order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **secret.variables(shared)}
+    """Run a rank of the launcher that the order names.
+
+    Return its exit code, negative for a signal.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "collectives.launch.rank",
+        "torchrun",
+        "{}:{}".format(*order["launcher"]),
+    ]
+    environment = order["environment"] | {
+        "WORLD_SIZE": str(order["ranks"]),
+        **secret.variables(shared),
+    }
     return _run_guarded(command, environment)
 
 
 def _run_guarded(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command in a session of its own, killed when this process exits; return its exit code."""
+    """Run a command in a session of its own, killed when this process exits.
+
+    Return its exit code.
+    """
     return ChildProcess(guarded(command), env=os.environ | environment).wait()
 
 

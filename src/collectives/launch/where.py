@@ -47,7 +47,9 @@ class Where(NamedTuple):
 
 @lru_cache
 def parse_where(text: str) -> Where:
-    """Return where ranks run. Raises ValueError for an unknown launcher, or options of one that has none.
+    """Return where ranks run.
+
+    Raises ValueError for an unknown launcher, or options of one that has none.
 
     >>> parse_where("cluster:5ms,25MB/s").is_emulated, str(parse_where("cluster:5ms,25MB/s").by_mpirun())
     (True, 'cluster:5ms,25MB/s,mpirun')

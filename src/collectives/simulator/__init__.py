@@ -1,1 +1,4 @@
-"""The simulator: how long a schedule takes on a machine; many cases, the fastest algorithm of each, and traces."""
+"""The simulator: how long a schedule takes on a machine.
+
+Many cases, the fastest algorithm of each, and traces.
+"""

@@ -1,12 +1,12 @@
 """The simulator's inner loops, compiled: how a step's messages advance the clocks of ranks, ports and shared links.
 
-`simulation` says what is modelled. A message's class is 0 inside a node and 1 through the network; its kind also tells
-how many of the network's levels it passes. A shared link is one that several ranks use: a node's network port, or a
-group's uplink, each in both directions. Arrays are indexed by rank, by port (class * p + rank) or by shared link. Times
-are seconds.
+`simulation` says what is modelled. A message's class is 0 inside a node and 1 through the network;
+its kind also tells how many of the network's levels it passes. A shared link is one that several
+ranks use: a node's network port, or a group's uplink, each in both directions. Arrays are indexed
+by rank, by port (class * p + rank) or by shared link. Times are seconds.
 
-A port or shared link remembers one occupied period and the gap before it: it is free from GAP to BEGIN, occupied from
-BEGIN to END, and free after that.
+A port or shared link remembers one occupied period and the gap before it: it is free from GAP to
+BEGIN, occupied from BEGIN to END, and free after that.
 """
 
 from itertools import accumulate
@@ -32,11 +32,13 @@ class Links(NamedTuple):
     overhead: Floats
     beta: Floats  # by kind: inside, network, levels
     stretch: Floats  # 1 / share, by protocol
-    lowest: int  # the first level whose shared links count: 1 where each rank has a network port of its own
+    # The first level whose shared links count: 1 where each rank has a network port of its own.
+    lowest: int
     group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
     shared_beta: Floats  # by level: of the link that the group shares
     slower: Floats  # by rank: how many times as long a byte takes through its node's network port
-    ported: Floats  # by rank 1, by switch 0: it has a port for each rank, which waits for that rank's port only
+    # By rank 1, by switch 0: it has a port for each rank, which waits for that rank's port only.
+    ported: Floats
     egress: Ints  # of each level: the first shared link out of its groups …
     ingress: Ints  # … and the first into them
     gamma: float
@@ -72,7 +74,9 @@ def slowed(beta: float, network: float, slower: float) -> float:
     return max(beta, network * slower)
 
 
-def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...], switches: int = 0) -> Links:
+def links_of(
+    machine: Machine, node: Ints, protocols: tuple[Protocol, ...], switches: int = 0
+) -> Links:
     """Return the machine as arrays for these protocols and for ranks on these nodes, of which the last are switches."""
     inside = machine.inside or machine.network
     share = np.array([protocol.share for protocol in protocols])
@@ -84,10 +88,16 @@ def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...], swit
     slowest = [1 / level.rate if level.rate else 0.0 for level in machine.levels]
     uplinks = [1 / level.uplink if level.uplink else 0.0 for level in machine.levels]
     return Links(
-        limit=np.array([np.inf if protocol.up_to is None else protocol.up_to for protocol in protocols], dtype=float),
+        limit=np.array(
+            [np.inf if protocol.up_to is None else protocol.up_to for protocol in protocols],
+            dtype=float,
+        ),
         latency=np.array([_latencies(machine, protocol) for protocol in protocols]),
-        overhead=np.array([[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]),
-        beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])]) / share[:, None],
+        overhead=np.array(
+            [[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]
+        ),
+        beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])])
+        / share[:, None],
         stretch=1 / share,
         lowest=int(machine.ports == g),
         group=group,
@@ -102,7 +112,9 @@ def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...], swit
 
 def _latencies(machine: Machine, protocol: Protocol) -> list[float]:
     """Return the latency by kind, in seconds; that of every level passed is added."""
-    levels = accumulate((level.latency for level in machine.levels), initial=protocol.network.latency)
+    levels = accumulate(
+        (level.latency for level in machine.levels), initial=protocol.network.latency
+    )
     return [protocol.inside.latency, *levels]
 
 
@@ -111,7 +123,8 @@ def shared_links(links: Links) -> int:
     return int(2 * links.ingress[-1] - links.egress[-1])
 
 
-# The functions take all ports and an index: a row of an array as an argument costs as much as the function.
+# The functions take all ports and an index: a row of an array as an argument costs as much as the
+# function.
 
 
 @compiled
@@ -123,9 +136,16 @@ def free_at(ports: Floats, i: int, ready: float) -> float:
 
 @compiled
 def done_at(ports: Floats, i: int, begin: float, lasts: float) -> float:
-    """Return when a message is done; one that is too long for the gap goes on after the occupied period."""
+    """Return when a message is done.
+
+    One that is too long for the gap goes on after the occupied period.
+    """
     end = begin + lasts
-    rest = 0.0 if begin >= ports[i, BEGIN] or end <= ports[i, BEGIN] else float(ports[i, END] - ports[i, BEGIN])
+    rest = (
+        0.0
+        if begin >= ports[i, BEGIN] or end <= ports[i, BEGIN]
+        else float(ports[i, END] - ports[i, BEGIN])
+    )
     return end + rest
 
 
@@ -146,7 +166,10 @@ DONE, UNSURE = 0, 1
 
 
 class UnsureError(Exception):
-    """One clock for each rank does not tell when its data have arrived; a clock for each of its chunks must."""
+    """One clock for each rank does not tell when its data have arrived.
+
+    A clock for each of its chunks must.
+    """
 
 
 class Clocks(NamedTuple):
@@ -228,7 +251,10 @@ def prepare(
     sent: Messages, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
-    """Find each message's kind, its bytes that are added, and when its data are there. Returns DONE or UNSURE."""
+    """Find each message's kind, its bytes that are added, and when its data are there.
+
+    Returns DONE or UNSURE.
+    """
     by_cell = len(cells) > 0
     for j in range(len(sent.src)):
         s, added, ready = sent.src[j], 0, 0.0
@@ -245,7 +271,11 @@ def prepare(
             added += edges[e] - edges[c] if add[i] else 0
         begin = sent.row[sent.first[j]]
         now.first[j], now.end[j] = chunk[begin], chunk[begin] + count[begin]
-        now.kind[j], now.added[j], now.ready[j] = kind_of(s, sent.dst[j], node, links.group), added, ready
+        now.kind[j], now.added[j], now.ready[j] = (
+            kind_of(s, sent.dst[j], node, links.group),
+            added,
+            ready,
+        )
     return DONE
 
 
@@ -261,7 +291,10 @@ def load(sent: Messages, p: int, links: Links, now: Scratch) -> None:
         out = into = links.beta[q, kind]
         if kind > 0:
             network = links.beta[q, 1]
-            out, into = slowed(out, network, links.slower[s]), slowed(into, network, links.slower[d])
+            out, into = (
+                slowed(out, network, links.slower[s]),
+                slowed(into, network, links.slower[d]),
+            )
         now.egress[cls * p + s] += sends * (links.overhead[q, cls] + out * size)
         now.ingress[cls * p + d] += receives * (links.overhead[q, cls] + into * size)
         now.reducing[cls * p + d] += receives * links.gamma * now.added[j]
@@ -287,20 +320,31 @@ def start(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) ->
         adding = now.reducing[cls * p + d]
         begin, lasts = now.ready[j], max(now.egress[cls * p + s], now.ingress[cls * p + d])
         for level in range(links.lowest, kind):
-            for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
+            for link in (
+                links.egress[level] + links.group[level, s],
+                links.ingress[level] + links.group[level, d],
+            ):
                 lasts = max(lasts, links.overhead[q, cls] + now.shared[link])
         for _ in range(2):  # what one of them puts off, the others have to look at again
             begin = free_at(clocks.egress, cls * p + s, begin)
             begin = free_at(clocks.ingress, cls * p + d, begin + latency) - latency
             for level in range(links.lowest, kind):
-                for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
+                for link in (
+                    links.egress[level] + links.group[level, s],
+                    links.ingress[level] + links.group[level, d],
+                ):
                     begin = free_at(clocks.shared, link, begin)
         left = max(
             done_at(clocks.egress, cls * p + s, begin, lasts),
-            done_at(clocks.ingress, cls * p + d, begin + latency, lasts + adding) - latency - adding,
+            done_at(clocks.ingress, cls * p + d, begin + latency, lasts + adding)
+            - latency
+            - adding,
         )
         for level in range(links.lowest, kind):
-            for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
+            for link in (
+                links.egress[level] + links.group[level, s],
+                links.ingress[level] + links.group[level, d],
+            ):
                 left = max(left, done_at(clocks.shared, link, begin, now.shared[link]))
                 now.shared_start[link] = min(now.shared_start[link], begin)
         now.start[j], now.left[j], now.arrival[j] = begin, left, left + latency + adding
@@ -315,7 +359,12 @@ def commit(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) -
         if links.ported[s] > 0.0:
             occupy(clocks.egress, sender, now.start[j], now.left[j])
         if links.ported[d] > 0.0:
-            occupy(clocks.ingress, receiver, now.start[j] + links.latency[now.protocol[j], kind], now.arrival[j])
+            occupy(
+                clocks.ingress,
+                receiver,
+                now.start[j] + links.latency[now.protocol[j], kind],
+                now.arrival[j],
+            )
         clocks.finish[s] = max(clocks.finish[s], now.left[j])
         clocks.finish[d] = max(clocks.finish[d], now.arrival[j])
         clocks.busy[0, sender] += now.egress[sender]
@@ -323,14 +372,26 @@ def commit(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) -
         clocks.bytes[kind] += sent.size[j]
         now.egress[sender], now.ingress[receiver], now.reducing[receiver] = 0.0, 0.0, 0.0
         for level in range(links.lowest, kind):
-            for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
+            for link in (
+                links.egress[level] + links.group[level, s],
+                links.ingress[level] + links.group[level, d],
+            ):
                 if now.shared[link] > 0.0:
                     begin = now.shared_start[link]
-                    occupy(clocks.shared, link, begin, done_at(clocks.shared, link, begin, now.shared[link]))
+                    occupy(
+                        clocks.shared,
+                        link,
+                        begin,
+                        done_at(clocks.shared, link, begin, now.shared[link]),
+                    )
                     clocks.shared_busy[link] += now.shared[link]
                 now.shared[link], now.shared_start[link] = 0.0, np.inf
         if now.arrival[j] >= clocks.arrived[d]:
-            clocks.arrived[d], clocks.first[d], clocks.end[d] = now.arrival[j], now.first[j], now.end[j]
+            clocks.arrived[d], clocks.first[d], clocks.end[d] = (
+                now.arrival[j],
+                now.first[j],
+                now.end[j],
+            )
     clocks.messages[0] += len(sent.src)
 
 
@@ -339,7 +400,10 @@ def simulate_step(
     sent: Messages, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
-    """Simulate one step. Returns UNSURE if only cells tell when the data are there, otherwise DONE."""
+    """Simulate one step.
+
+    Returns UNSURE if only cells tell when the data are there, otherwise DONE.
+    """
     if prepare(sent, chunk, count, add, edges, node, links, clocks, cells, now):
         return UNSURE
     load(sent, len(node), links, now)

@@ -23,7 +23,8 @@ class Sending(NamedTuple):
 def sendings(ready: Sequence[float], seconds: Sequence[float]) -> list[Sending]:
     """Return the buckets in the order of communication: each begins when it is ready and the one before has ended.
 
-    ``ready`` is when the last gradient of each bucket is there, ``seconds`` how long its all-reduce takes alone.
+    ``ready`` is when the last gradient of each bucket is there, ``seconds`` how long its all-reduce
+    takes alone.
 
     >>> sendings([1.0, 2.0, 3.0], [1.5, 1.5, 0.5])
     [Sending(begin=1.0, end=2.5), Sending(begin=2.5, end=4.0), Sending(begin=4.0, end=4.5)]
@@ -38,7 +39,8 @@ def sendings(ready: Sequence[float], seconds: Sequence[float]) -> list[Sending]:
 def exposed(ready: Sequence[float], seconds: Sequence[float]) -> float:
     """Return the seconds of communication after the computing, which ends when the last bucket is ready.
 
-    One bucket hides nothing; of equal ones, all but the last can be hidden if computing them takes as long.
+    One bucket hides nothing; of equal ones, all but the last can be hidden if computing them takes
+    as long.
 
     >>> exposed([3.0], [3.0]), exposed([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
     (3.0, 1.0)
@@ -63,7 +65,8 @@ LINES = {FORWARD: 0, BACKWARD: 0, REDUCE: 1}
 class Activity(NamedTuple):
     """A rank's work from ``begin`` to ``end``, in seconds since it left the barrier before the step.
 
-    ``nth`` is the layer, or the bucket in the order of their all-reduces; ``bytes`` are those of the bucket.
+    ``nth`` is the layer, or the bucket in the order of their all-reduces; ``bytes`` are those of
+    the bucket.
     """
 
     rank: int
@@ -83,7 +86,9 @@ def computing(rank: int, marks: Sequence[float]) -> list[Activity]:
     there, back = marks[: len(marks) // 2], marks[len(marks) // 2 :]
     forward = [Activity(rank, FORWARD, nth, *times) for nth, times in enumerate(pairwise(there))]
     last = len(back) - 2
-    return forward + [Activity(rank, BACKWARD, last - nth, *times) for nth, times in enumerate(pairwise(back))]
+    return forward + [
+        Activity(rank, BACKWARD, last - nth, *times) for nth, times in enumerate(pairwise(back))
+    ]
 
 
 def write(path: str | Path, spans: Iterable[Activity]) -> None:

@@ -1,8 +1,9 @@
 """Messages on a machine whose links are known one by one: each takes the shortest way, and waits for every link on it.
 
-A message of m bytes occupies all links on its way at once for overhead + m / rate of the slowest (cut-through), and
-arrives after the latencies of all of them. Messages of one step that share a link share its time. Ranks have no ports:
-a rank with six links sends six messages at once. Otherwise the model is that of `simulation`.
+A message of m bytes occupies all links on its way at once for overhead + m / rate of the slowest
+(cut-through), and arrives after the latencies of all of them. Messages of one step that share a
+link share its time. Ranks have no ports: a rank with six links sends six messages at once.
+Otherwise the model is that of `simulation`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class RoutedClocks(NamedTuple):
 
 
 def routed_links(machine: Machine, p: int) -> tuple[Graph, RoutedLinks]:
-    """Return the machine's graph for p ranks, and its links as arrays. Raises ValueError as `topology.graph` does."""
+    """Return the machine's graph for p ranks, and its links as arrays.
+
+    Raises ValueError as `topology.graph` does.
+    """
     of = graph(machine, p)
     n, along, between = of.vertices, ways(of), np.zeros((of.vertices, of.vertices), dtype=np.bool_)
     between[of.network[:, 0], of.network[:, 1]] = True
@@ -83,7 +87,14 @@ def routed_clocks(of: Graph, cells: Floats) -> RoutedClocks:
 
 @compiled
 def simulate_step(
-    sent: Messages, chunk: Ints, count: Ints, add: Bools, edges: Ints, n: int, links: RoutedLinks, now: RoutedClocks
+    sent: Messages,
+    chunk: Ints,
+    count: Ints,
+    add: Bools,
+    edges: Ints,
+    n: int,
+    links: RoutedLinks,
+    now: RoutedClocks,
 ) -> None:
     """Simulate one step: add up the loads, start each message, and occupy the links."""
     for j in range(len(sent.src)):
@@ -125,14 +136,21 @@ def _start(
 
 
 @compiled
-def _commit(sent: Messages, j: int, chunk: Ints, count: Ints, n: int, links: RoutedLinks, now: RoutedClocks) -> None:
+def _commit(
+    sent: Messages, j: int, chunk: Ints, count: Ints, n: int, links: RoutedLinks, now: RoutedClocks
+) -> None:
     """Occupy each link once, note what has arrived, and reset the loads."""
     s, d, between = sent.src[j], sent.dst[j], 0
     pair = s * n + d
     for link in links.link[links.first[pair] : links.first[pair + 1]]:
         between = max(between, int(links.between[link]))
         if now.load[link] > 0.0:
-            occupy(now.links, link, now.begun[link], done_at(now.links, link, now.begun[link], now.load[link]))
+            occupy(
+                now.links,
+                link,
+                now.begun[link],
+                done_at(now.links, link, now.begun[link], now.load[link]),
+            )
             now.busy[link] += now.load[link]
             now.load[link], now.begun[link] = 0.0, np.inf
     now.finish[s] = max(now.finish[s], now.left[j])

@@ -1,6 +1,7 @@
 """Simulated times as rows: many cases of collective, algorithm, ranks, bytes and machine, on all cores.
 
-And the fastest algorithm for each machine, number of ranks and size, without simulating what cannot win.
+And the fastest algorithm for each machine, number of ranks and size, without simulating what cannot
+win.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,10 @@ R = TypeVar("R")
 
 
 class Case(NamedTuple):
-    """One simulation of ``bytes`` bytes; ``segments`` of None takes the number with the shortest time (`segmented`)."""
+    """One simulation of ``bytes`` bytes.
+
+    ``segments`` of None takes the number with the shortest time (`segmented`).
+    """
 
     collective: str
     algorithm: str
@@ -33,7 +37,9 @@ class Case(NamedTuple):
 
 
 def row(case: Case) -> Row:
-    """Simulate one case: a row with seconds, GB/s, messages and bytes. Raises ValueError as `simulate` does.
+    """Simulate one case: a row with seconds, GB/s, messages and bytes.
+
+    Raises ValueError as `simulate` does.
 
     >>> from collectives.machine import machine
     >>> row(Case("all_reduce", "ring", 4, 100_000_000, machine("textbook")))["seconds"]
@@ -59,7 +65,9 @@ def row(case: Case) -> Row:
 
 
 def segmented(case: Case) -> tuple[int, Simulation]:
-    """Find the best of 1, 2, 4, … segments, and its simulation; double them while the time falls by at least 1 %.
+    """Find the best of 1, 2, 4, … segments, and its simulation.
+
+    Double them while the time falls by at least 1 %.
 
     An algorithm that takes no segments has 1; a case that says its number has that one.
     """
@@ -77,7 +85,9 @@ def _has_segments(case: Case) -> bool:
 
 
 def _simulated(case: Case, segments: int) -> Simulation:
-    return simulate(schedule(case._replace(segments=segments)), case.machine, case.bytes, case.algorithm)
+    return simulate(
+        schedule(case._replace(segments=segments)), case.machine, case.bytes, case.algorithm
+    )
 
 
 def schedule(case: Case) -> Schedule:
@@ -98,7 +108,10 @@ def line(row: Row) -> str:
 
 
 def rows(cases: Sequence[Case], on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
-    """Simulate all cases, the largest first, on all cores; return their rows in the cases' order."""
+    """Simulate all cases, the largest first, on all cores.
+
+    Return their rows in the cases' order.
+    """
     order = sorted(range(len(cases)), key=lambda i: cases[i].ranks, reverse=True)
     found: dict[int, Row] = {}
     for i, simulated in zip(order, _on_all_cores(row, [cases[i] for i in order]), strict=True):
@@ -124,12 +137,15 @@ def regimes(
 ) -> list[Row]:
     """Simulate all-reduces by each algorithm wherever it may be the fastest, in its best number of segments.
 
-    An algorithm that takes longer for fewer bytes than another one for this size cannot win, because more bytes take no
-    less time: it is left out. Take sizes that are at least four times apart: where a machine changes the protocol at a
-    fixed size of message, time falls a little, by 10% on Summit. Returns rows as `row` makes them, most ranks first.
+    An algorithm that takes longer for fewer bytes than another one for this size cannot win,
+    because more bytes take no less time: it is left out. Take sizes that are at least four times
+    apart: where a machine changes the protocol at a fixed size of message, time falls a little, by
+    10% on Summit. Returns rows as `row` makes them, most ranks first.
     """
     ranks = ((machine, count * machine.ranks_per_node) for machine in machines for count in nodes)
-    columns = sorted((each for each in ranks if each[1] > 1), key=lambda each: each[1], reverse=True)
+    columns = sorted(
+        (each for each in ranks if each[1] > 1), key=lambda each: each[1], reverse=True
+    )
     found: list[Row] = []
     for made in _on_all_cores(partial(column, sorted(sizes), algorithms), columns):
         found += made
@@ -139,7 +155,10 @@ def regimes(
 
 
 def column(
-    sizes: Sequence[int], algorithms: Sequence[str], where: tuple[Machine, int], collective: str = "all_reduce"
+    sizes: Sequence[int],
+    algorithms: Sequence[str],
+    where: tuple[Machine, int],
+    collective: str = "all_reduce",
 ) -> list[Row]:
     """Simulate a collective on a machine and so many ranks, as `regimes` does: sizes from the least on.
 
@@ -156,8 +175,13 @@ def column(
 
 
 def _may_win(case: Case, found: Sequence[Row]) -> bool:
-    least = min((row["seconds"] for row in found if row["bytes"] == case.bytes), default=float("inf"))
-    return max((row["seconds"] for row in found if row["algorithm"] == case.algorithm), default=0.0) < least
+    least = min(
+        (row["seconds"] for row in found if row["bytes"] == case.bytes), default=float("inf")
+    )
+    return (
+        max((row["seconds"] for row in found if row["algorithm"] == case.algorithm), default=0.0)
+        < least
+    )
 
 
 def fastest(found: Any) -> Any:

@@ -2,30 +2,36 @@
 
 A message of m bytes by a link of (latency, overhead, rate), sent in step t:
 
-* It begins when its data are there (every message of an earlier step that wrote one of its chunks on the sender has
-  arrived) and when the sender's port, the receiver's port and the shared links on its way are free. Each rank has two
-  ports for links inside its node, to send and to receive, and two for the network.
-* It occupies both ports for overhead + m / rate, at the rate of the slower one. Messages of one step that need the same
-  port share it: each of them takes as long as all together. It arrives ``latency`` after it has left; nothing is
-  occupied meanwhile, so that latencies of messages in flight overlap and ports do not.
-* Several ranks share a link: a node's network port, a group's uplink. The bytes of a step's messages share it, and
-  occupy it from the first beginning among them. A message takes at least its overhead and its shared links' time.
-* Where it is added, the receiver's port stays occupied for another gamma m, and only then the sum is there.
-* Ports are granted in step order; later messages may fill gaps. A message too long for its gap goes on after
-  the message behind the gap.
+* It begins when its data are there (every message of an earlier step that wrote one of its chunks
+  on the sender has arrived) and when the sender's port, the receiver's port and the shared links on
+  its way are free. Each rank has two ports for links inside its node, to send and to receive, and
+  two for the network.
+* It occupies both ports for overhead + m / rate, at the rate of the slower one. Messages of one
+  step that need the same port share it: each of them takes as long as all together. It arrives
+  ``latency`` after it has left; nothing is occupied meanwhile, so that latencies of messages in
+  flight overlap and ports do not.
+* Several ranks share a link: a node's network port, a group's uplink. The bytes of a step's
+  messages share it, and occupy it from the first beginning among them. A message takes at least its
+  overhead and its shared links' time.
+* Where it is added, the receiver's port stays occupied for another gamma m, and only then the sum
+  is there.
+* Ports are granted in step order; later messages may fill gaps. A message too long for its gap goes
+  on after the message behind the gap.
 
-A switch (`Schedule.switches`) is inside the node if its ranks fill one, and otherwise in the network above all levels.
-It has a port for each rank, adds at the rate of its links, and shares no link of its own; so only ranks' ports and the
-uplinks of their groups make its messages wait.
+A switch (`Schedule.switches`) is inside the node if its ranks fill one, and otherwise in the
+network above all levels. It has a port for each rank, adds at the rate of its links, and shares no
+link of its own; so only ranks' ports and the uplinks of their groups make its messages wait.
 
-Ranks do not wait for each other between steps: each has its own clock and waits for data only. Several rows for one
-pair of ranks in a step are one message; an empty one is neither sent nor charged.
+Ranks do not wait for each other between steps: each has its own clock and waits for data only.
+Several rows for one pair of ranks in a step are one message; an empty one is neither sent nor
+charged.
 
-Left out: packets and routes, so there is congestion only where a link is shared; hand-shakes and buffers that are full,
-so that a sender never waits until its receiver is ready; copies on one rank; the operating system, and all that is
-random. Of several gaps a port remembers the last only.
+Left out: packets and routes, so there is congestion only where a link is shared; hand-shakes and
+buffers that are full, so that a sender never waits until its receiver is ready; copies on one rank;
+the operating system, and all that is random. Of several gaps a port remembers the last only.
 
-On a machine without latency, one rank to a node, this is the alpha-beta model, with the overhead for alpha.
+On a machine without latency, one rank to a node, this is the alpha-beta model, with the overhead
+for alpha.
 """
 
 from __future__ import annotations
@@ -77,9 +83,10 @@ OnStep = Callable[[int, TimedMessages], None]
 class Simulation:
     """The result of a simulation.
 
-    ``seconds`` is when the last rank is done, start-up included; ``finish`` (float64, by rank) is when its last message
-    has left or arrived, start-up excluded. ``bytes`` are by class of link. ``busiest`` is the name of the port or
-    shared link that was occupied longest, and its occupied seconds. ``protocol`` is that of the largest message.
+    ``seconds`` is when the last rank is done, start-up included; ``finish`` (float64, by rank) is
+    when its last message has left or arrived, start-up excluded. ``bytes`` are by class of link.
+    ``busiest`` is the name of the port or shared link that was occupied longest, and its occupied
+    seconds. ``protocol`` is that of the largest message.
     """
 
     seconds: float
@@ -91,17 +98,25 @@ class Simulation:
 
 
 def simulate(
-    schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None, on_step: OnStep | None = None
+    schedule: Schedule,
+    machine: Machine,
+    n: int,
+    algorithm: str | None = None,
+    on_step: OnStep | None = None,
 ) -> Simulation:
-    """Simulate a schedule for a buffer of ``n`` bytes on a machine; the module's docstring describes the model.
+    """Simulate a schedule for a buffer of ``n`` bytes on a machine.
 
-    The result equals that of a plain loop over all messages with ``start = max(data, ports, shared links)``.
-    ``algorithm`` selects the machine's protocols for that name. ``on_step`` sees the messages of every step.
+    The module's docstring describes the model.
 
-    Raises ValueError if n is negative, if the ranks neither fill the machine's nodes nor are a part of one, and if the
-    clocks need more than 2 GiB; ScheduleError if a step differs from the one that ``repeats`` declares it to repeat.
-    Cost: about 1 ns a message if steps repeat, as a ring's do, and half of it where clocks advance evenly; 10 ns if
-    rows of several rings share a link, and 80 ns otherwise.
+    The result equals that of a plain loop over all messages with ``start = max(data, ports, shared
+    links)``. ``algorithm`` selects the machine's protocols for that name. ``on_step`` sees the
+    messages of every step.
+
+    Raises ValueError if n is negative, if the ranks neither fill the machine's nodes nor are a part
+    of one, and if the clocks need more than 2 GiB; ScheduleError if a step differs from the one
+    that ``repeats`` declares it to repeat. Cost: about 1 ns a message if steps repeat, as a ring's
+    do, and half of it where clocks advance evenly; 10 ns if rows of several rings share a link, and
+    80 ns otherwise.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> from collectives.machine import machine
@@ -124,10 +139,14 @@ def simulate(
         )
     if machine.links:
         return _routed(schedule, machine, n, on_step)
-    settings = [_setting(schedule, machine, n, protocols) for protocols in machine.choices(algorithm, n)]
+    settings = [
+        _setting(schedule, machine, n, protocols) for protocols in machine.choices(algorithm, n)
+    ]
     if on_step is None:
         return min(map(_silent, settings), key=lambda result: result.seconds)
-    setting = min(settings, key=lambda each: _silent(each).seconds) if len(settings) > 1 else settings[0]
+    setting = (
+        min(settings, key=lambda each: _silent(each).seconds) if len(settings) > 1 else settings[0]
+    )
     return _result(setting, *_run(setting, on_step, by_cell=True))
 
 
@@ -149,9 +168,16 @@ def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None
         routed.simulate_step(sent, step.chunk, step.count, step.add, edges, of.vertices, links, now)
         if on_step is not None:
             begin = sent.row[sent.first[:-1]]
-            times = (column[: len(sent.src)].copy() for column in (now.start, now.left, now.arrival))
+            times = (
+                column[: len(sent.src)].copy() for column in (now.start, now.left, now.arrival)
+            )
             end = step.chunk[begin] + step.count[begin]
-            on_step(t, TimedMessages(sent.src, sent.dst, step.chunk[begin], end, sent.size.astype(float), *times))
+            on_step(
+                t,
+                TimedMessages(
+                    sent.src, sent.dst, step.chunk[begin], end, sent.size.astype(float), *times
+                ),
+            )
     a, b = divmod(_first_of_the_largest(now.busy), of.vertices)
     names = zip(("inside", "network"), now.bytes, strict=True)
     by_class = {name: int(nbytes) for name, nbytes in names if nbytes or name == "inside"}
@@ -174,7 +200,9 @@ class _Setting(NamedTuple):
     links: Links
 
 
-def _setting(schedule: Schedule, machine: Machine, n: int, protocols: tuple[Protocol, ...]) -> _Setting:
+def _setting(
+    schedule: Schedule, machine: Machine, n: int, protocols: tuple[Protocol, ...]
+) -> _Setting:
     node = np.arange(schedule.p) // machine.ranks_per_node
     if schedule.switches:
         node = np.append(node, _beyond(machine, schedule))
@@ -186,7 +214,9 @@ def _beyond(machine: Machine, schedule: Schedule) -> Ints:
     """Return the node of every switch: the ranks' own if they fill one, otherwise a node in groups of its own."""
     group = max((level.nodes for level in machine.levels), default=1)
     nodes = -(-schedule.p // machine.ranks_per_node)
-    return np.full(schedule.switches, 0 if nodes == 1 and machine.inside else -(-nodes // group) * group)
+    return np.full(
+        schedule.switches, 0 if nodes == 1 and machine.inside else -(-nodes // group) * group
+    )
 
 
 def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks, float]:
@@ -196,7 +226,11 @@ def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Cloc
         new_clocks(schedule.participants, links),
         _cells(schedule.k if by_cell else 0, schedule.participants),
     )
-    scratch, largest, before = new_scratch(schedule.participants, links, rows=0), 0.0, Step([], [], [])
+    scratch, largest, before = (
+        new_scratch(schedule.participants, links, rows=0),
+        0.0,
+        Step([], [], []),
+    )
 
     def play(step: Step) -> Messages:
         nonlocal scratch, largest
@@ -205,7 +239,9 @@ def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Cloc
             scratch = new_scratch(schedule.participants, links, rows=2 * len(step))
         sent, rows = step.messages(setting.edges), (step.chunk, step.count, step.add)
         if (
-            kernel.simulate_step(sent, *rows, setting.edges, setting.node, links, clocks, cells, scratch)
+            kernel.simulate_step(
+                sent, *rows, setting.edges, setting.node, links, clocks, cells, scratch
+            )
             == kernel.UNSURE
         ):
             raise UnsureError
@@ -213,7 +249,9 @@ def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Cloc
         return sent
 
     may_repeat = not by_cell and not setting.machine.slower and not schedule.switches
-    repeats = RepeatedSteps(setting.edges, setting.node, links, clocks, play) if may_repeat else None
+    repeats = (
+        RepeatedSteps(setting.edges, setting.node, links, clocks, play) if may_repeat else None
+    )
     for t, step in enumerate(schedule.steps()):
         repeated = schedule.repeated(t)
         if repeated:
@@ -236,11 +274,16 @@ def _sorted(step: Step) -> Step:
 
 
 def _need_repeated(t: int, step: Step, before: Step) -> None:
-    """Check a declared repetition. Columns are read-only, so the same array has the same content."""
+    """Check a declared repetition.
+
+    Columns are read-only, so the same array has the same content.
+    """
     for name in ("src", "dst", "count", "add"):
         now, then = getattr(step, name), getattr(before, name)
         if now is not then and not np.array_equal(now, then):
-            raise ScheduleError(f"step {t} differs from step {t - 1} in {name}, but is declared to repeat it")
+            raise ScheduleError(
+                f"step {t} differs from step {t - 1} in {name}, but is declared to repeat it"
+            )
 
 
 def _cells(k: int, p: int) -> Floats:
@@ -268,7 +311,9 @@ def _result(setting: _Setting, clocks: Clocks, largest: float) -> Simulation:
         finish=clocks.finish[: setting.schedule.p],
         messages=int(clocks.messages[0]),
         bytes={
-            name: int(n) for name, n in zip(names, clocks.bytes, strict=True) if n or name != "inside" or machine.inside
+            name: int(n)
+            for name, n in zip(names, clocks.bytes, strict=True)
+            if n or name != "inside" or machine.inside
         },
         busiest=_busiest(setting, clocks, p),
         protocol=protocol.name,

@@ -43,12 +43,15 @@ def flights(schedule: Schedule, machine: Machine, n: int, algorithm: str | None 
     return found
 
 
-def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
+def trace(
+    path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None
+) -> Simulation:
     """Simulate ``n`` bytes, write every message's sending and receiving to a JSON file, and return the simulation.
 
-    Each rank or switch has two lines: messages that it sends, until they have left, and messages that it receives, from
-    the first byte on. Raises ValueError for more than a million messages and for a path that is not a regular file, and
-    OSError if the disk is full. After an error the old file is unchanged.
+    Each rank or switch has two lines: messages that it sends, until they have left, and messages
+    that it receives, from the first byte on. Raises ValueError for more than a million messages and
+    for a path that is not a regular file, and OSError if the disk is full. After an error the old
+    file is unchanged.
     """
     with writing(path, schedule.p, schedule.switches) as events:
 
@@ -67,12 +70,15 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
 def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Event]]:
     """Yield a list of events for the block to extend, and write it if the block succeeds.
 
-    Raises ValueError for a path that is not a regular file, and OSError if the disk is full. After an error the old
-    file is unchanged.
+    Raises ValueError for a path that is not a regular file, and OSError if the disk is full. After
+    an error the old file is unchanged.
     """
-    names = [f"rank {rank}" for rank in range(ranks)] + [f"switch {ranks + i}" for i in range(switches)]
+    names = [f"rank {rank}" for rank in range(ranks)] + [
+        f"switch {ranks + i}" for i in range(switches)
+    ]
     events: list[Event] = [
-        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}} for pid, name in enumerate(names)
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
+        for pid, name in enumerate(names)
     ]
 
     def write_to(partial: Path) -> None:
@@ -86,12 +92,26 @@ def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Ev
 
 def line(rank: int, nth: int, name: str, start: float, lasts: float) -> Event:
     """Return the event of a rank that is busy on its ``nth`` line for ``lasts`` seconds from ``start`` on."""
-    shown = {"pid": int(rank), "tid": nth, "name": name, "ts": float(start) * 1e6, "dur": float(lasts) * 1e6}
+    shown = {
+        "pid": int(rank),
+        "tid": nth,
+        "name": name,
+        "ts": float(start) * 1e6,
+        "dur": float(lasts) * 1e6,
+    }
     return {"ph": "X"} | shown
 
 
 def _events(
-    t: int, src: int, dst: int, first: int, end: int, size: float, start: float, left: float, arrival: float
+    t: int,
+    src: int,
+    dst: int,
+    first: int,
+    end: int,
+    size: float,
+    start: float,
+    left: float,
+    arrival: float,
 ) -> list[Event]:
     chunks = run(int(first), int(end - first))
     shared = {"args": {"step": t, "chunk": chunks, "bytes": int(size)}}

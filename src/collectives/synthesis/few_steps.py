@@ -1,22 +1,26 @@
 """Find schedules with few steps for a topology by a solver, or prove that none exists.
 
-The question is SCCL's (Cai et al., "Synthesizing Optimal Collective Algorithms", PPoPP 2021, section 3). A topology is
-a matrix: ``links[a, b]`` chunks go from rank a to rank b in one round. A schedule has S steps. Step t lasts r_t >= 1
-rounds, so each pair of ranks carries at most ``links[a, b] * r_t`` chunks in it. All r_t add up to R. Is there an
-all-gather of C chunks per rank?
+The question is SCCL's (Cai et al., "Synthesizing Optimal Collective Algorithms", PPoPP 2021,
+section 3). A topology is a matrix: ``links[a, b]`` chunks go from rank a to rank b in one round. A
+schedule has S steps. Step t lasts r_t >= 1 rounds, so each pair of ranks carries at most ``links[a,
+b] * r_t`` chunks in it. All r_t add up to R. Is there an all-gather of C chunks per rank?
 
 Three answers are tried, the cheap ones first:
 
-1. Bounds. Some chunk needs as many steps as the diameter, and what a rank lacks enters by its links.
-2. Counts. How many chunks of each source does each link carry in each step? Where counts may be real numbers, this is
-   a linear program, but for the r_t. If it has no solution, there is no schedule.
-3. Chunks. One Boolean for each chunk, link and step: does the chunk travel there? This is asked for one split of the
-   rounds after another. Each gets a second; then each that is left gets two, and another seed; and so on. A solver
-   often ends at once or not for minutes: DGX-1's six chunks take 0.3 s in (1, 3, 3) rounds with five seeds of six.
+1. Bounds. Some chunk needs as many steps as the diameter, and what a rank lacks enters by its
+   links.
+2. Counts. How many chunks of each source does each link carry in each step? Where counts may be
+   real numbers, this is a linear program, but for the r_t. If it has no solution, there is no
+   schedule.
+3. Chunks. One Boolean for each chunk, link and step: does the chunk travel there? This is asked for
+   one split of the rounds after another. Each gets a second; then each that is left gets two, and
+   another seed; and so on. A solver often ends at once or not for minutes: DGX-1's six chunks take
+   0.3 s in (1, 3, 3) rounds with five seeds of six.
 
-SCCL asks for the time of each chunk, an integer. Here the time is an index of a Boolean, and the rounds of each step
-are given, so that a link's limit is a plain cardinality. z3 5.4 with ``pb.solver=sorting`` returned models that broke
-the weighted limits of an encoding with open rounds: no such option is set here, and every schedule is proved.
+SCCL asks for the time of each chunk, an integer. Here the time is an index of a Boolean, and the
+rounds of each step are given, so that a link's limit is a plain cardinality. z3 5.4 with
+``pb.solver=sorting`` returned models that broke the weighted limits of an encoding with open
+rounds: no such option is set here, and every schedule is proved.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ T = TypeVar("T")
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 LIMIT = 60.0
 
-# The share of the time that is left which the counts may take. If they do not end, the chunks are asked nevertheless.
+# The share of the time that is left which the counts may take. If they do not end, the chunks are
+# asked nevertheless.
 COUNTS_SHARE = 0.25
 
 # How long Ctrl-C waits at most while the solver runs, in seconds.
@@ -63,7 +68,10 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The verdict on one question, and why; the proved schedule if there is one; the seconds it took."""
+    """The verdict on one question, and why; the proved schedule if there is one.
+
+    The seconds it took.
+    """
 
     verdict: Verdict
     why: str
@@ -73,15 +81,19 @@ class Answer(NamedTuple):
     seconds: float
 
 
-def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: int, limit: float = LIMIT) -> Answer:
+def synthesize(
+    links: Ints, collective: str, steps: int, rounds: int, chunks: int, limit: float = LIMIT
+) -> Answer:
     """Return a schedule of this many steps and rounds, a proof that none exists, or "limit" after ``limit`` seconds.
 
-    ``chunks`` are those of one rank, so the schedule has ``k = p * chunks``. It is proved by `verify`, and fits the
-    links: `rounds_of`. A reduce-scatter is a reversed all-gather on reversed links. An all-reduce is a reduce-scatter,
-    then an all-gather, with half of the steps and half of the rounds each.
+    ``chunks`` are those of one rank, so the schedule has ``k = p * chunks``. It is proved by
+    `verify`, and fits the links: `rounds_of`. A reduce-scatter is a reversed all-gather on reversed
+    links. An all-reduce is a reduce-scatter, then an all-gather, with half of the steps and half of
+    the rounds each.
 
-    Raises ValueError for an invalid matrix, for a number below 1, for another collective, and for an odd
-    number of steps or rounds of an all-reduce. Needs z3 (extra ``synthesis``). Cost: exponential at worst.
+    Raises ValueError for an invalid matrix, for a number below 1, for another collective, and for
+    an odd number of steps or rounds of an all-reduce. Needs z3 (extra ``synthesis``). Cost:
+    exponential at worst.
 
     >>> ring = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
     >>> answer = synthesize(ring, "all_gather", steps=2, rounds=3, chunks=2)
@@ -105,11 +117,13 @@ def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: in
     return Answer(verdict, why, steps, rounds, made, time.monotonic() - begin)
 
 
-def search(links: Ints, collective: str, steps: int, chunks: int, limit: float = LIMIT) -> Iterator[Answer]:
+def search(
+    links: Ints, collective: str, steps: int, chunks: int, limit: float = LIMIT
+) -> Iterator[Answer]:
     """Yield an answer for each number of rounds, from the bound upward, until there is a schedule or no time is left.
 
-    Ends after one answer if the steps are too few for any number of rounds. ``limit`` is for all answers together.
-    Raises what `synthesize` raises.
+    Ends after one answer if the steps are too few for any number of rounds. ``limit`` is for all
+    answers together. Raises what `synthesize` raises.
 
     >>> ring = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
     >>> [(answer.rounds, answer.verdict) for answer in search(ring, "all_gather", steps=3, chunks=2)]
@@ -159,7 +173,9 @@ def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
         src, dst, size, *_ = step.messages()
         if (missing := np.flatnonzero(links[src, dst] == 0)).size:
             a, b = int(src[missing[0]]), int(dst[missing[0]])
-            raise ScheduleError(f"step {t}: got a message from rank {a} to rank {b}, expected a link there")
+            raise ScheduleError(
+                f"step {t}: got a message from rank {a} to rank {b}, expected a link there"
+            )
         found.append(int((-(-size // links[src, dst])).max(initial=0)))
     return found
 
@@ -175,7 +191,11 @@ def _gathers(links: Ints, collective: str, steps: int, rounds: int, chunks: int)
     to_reverse = asked._replace(links=links.T)
     if collective == "all_gather":
         return [asked]
-    return [to_reverse] if collective == "reduce_scatter" or (links == links.T).all() else [to_reverse, asked]
+    return (
+        [to_reverse]
+        if collective == "reduce_scatter" or (links == links.T).all()
+        else [to_reverse, asked]
+    )
 
 
 def _check_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> None:
@@ -187,7 +207,9 @@ def _check_question(links: Ints, collective: str, steps: int, rounds: int, chunk
         if value < 1:
             raise ValueError(f"{name}: got {value}, expected 1 or more")
         if name != "chunks" and value % _parts(collective):
-            raise ValueError(f"{name} of an all_reduce: got {value}, expected an even number, for two equal halves")
+            raise ValueError(
+                f"{name} of an all_reduce: got {value}, expected an even number, for two equal halves"
+            )
 
 
 def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) -> Schedule:
@@ -199,7 +221,9 @@ def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) 
         made = then(made, found[-1], collective)
     verify(made)
     if sum(rounds_of(made, links)) > rounds:
-        raise ScheduleError(f"rounds of the schedule: got {sum(rounds_of(made, links))}, expected {rounds}")
+        raise ScheduleError(
+            f"rounds of the schedule: got {sum(rounds_of(made, links))}, expected {rounds}"
+        )
     return made
 
 
@@ -225,7 +249,9 @@ def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedul
     raise AssertionError("count() has no end")
 
 
-def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: Deadline) -> tuple[str, Schedule | None]:
+def _with_split(
+    of: Question, split: tuple[int, ...], seed: int, deadline: Deadline
+) -> tuple[str, Schedule | None]:
     """Return the solver's answer for these rounds of each step, and the schedule."""
     if _lacks_counts(of, deadline, split):
         return "unsat", None
@@ -238,7 +264,10 @@ def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: Deadl
 
 
 def _lacks_counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None) -> bool:
-    """Return True if no counts of chunks fit the links; False if some do, or a share of the time does not tell."""
+    """Return True if no counts of chunks fit the links.
+
+    False if some do, or a share of the time does not tell.
+    """
     deadline = deadline.share(COUNTS_SHARE)
     try:
         return check(counts(of, deadline, split), deadline) == "unsat"
@@ -297,7 +326,8 @@ def moves(of: Question) -> list[Move]:
 def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None) -> Any:
     """Return a solver that is asked how many chunks of each source each link carries in each step, as real numbers.
 
-    Without a split, the rounds of each step are asked, too. Raises TimeUpError if time is up before all is written.
+    Without a split, the rounds of each step are asked, too. Raises TimeUpError if time is up before
+    all is written.
     """
     import z3
 
@@ -314,7 +344,8 @@ def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None)
     for source, rank in deadline.limit(permutations(range(len(of.links)), 2)):
         solver.add(z3.Sum([number for _, number in into[source, rank]]) == of.chunks)
     for (source, a, _), sent in through.items():
-        for last in deadline.limit(t for t, _ in sent if a != source):  # a rank sends what it has received before
+        # A rank sends what it has received before.
+        for last in deadline.limit(t for t, _ in sent if a != source):
             had = [number for t, number in into[source, a] if t < last]
             solver.add(z3.Sum([number for t, number in sent if t <= last]) <= z3.Sum(had))
     for (a, b, t), numbers in deadline.limit(carried.items()):
@@ -322,10 +353,13 @@ def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None)
     return solver
 
 
-def chunks_of(of: Question, split: Sequence[int], deadline: Deadline, seed: int = 0) -> tuple[Any, dict[Move, Any]]:
+def chunks_of(
+    of: Question, split: Sequence[int], deadline: Deadline, seed: int = 0
+) -> tuple[Any, dict[Move, Any]]:
     """Return a solver that is asked which chunks each link carries in each step, and its Booleans.
 
-    Its time has a heavy tail, so a caller asks again with another seed. Raises TimeUpError as `counts` does.
+    Its time has a heavy tail, so a caller asks again with another seed. Raises TimeUpError as
+    `counts` does.
     """
     import z3
 
@@ -347,7 +381,9 @@ def chunks_of(of: Question, split: Sequence[int], deadline: Deadline, seed: int 
     for source, rank in permutations(range(len(of.links)), 2):
         for chunk in deadline.limit(range(source * of.chunks, (source + 1) * of.chunks)):
             received = [send for _, send in into[chunk, rank]]
-            solver.add(z3.PbEq([(send, 1) for send in received], 1) if received else z3.BoolVal(False))
+            solver.add(
+                z3.PbEq([(send, 1) for send in received], 1) if received else z3.BoolVal(False)
+            )
     for (a, b, t), each in deadline.limit(carried.items()):
         if len(each) > (most := int(of.links[a, b]) * split[t]):
             solver.add(z3.AtMost(*each, most))
@@ -413,7 +449,8 @@ def check(solver: Any, deadline: Deadline) -> str:
 def apart(work: Callable[[Deadline], T], seconds: float) -> T:
     """Run ``work`` in a thread, so that Ctrl-C ends it, and return its result.
 
-    In the main thread Ctrl-C could come while z3 destroys a formula, where Python drops the exception.
+    In the main thread Ctrl-C could come while z3 destroys a formula, where Python drops the
+    exception.
     """
     deadline = Deadline(time.monotonic() + seconds, threading.Event())
     import z3  # takes most of a second, which is a part of the time

@@ -1,10 +1,11 @@
 """Make schedules by greedy matching: each free link takes a chunk that its receiver lacks, in random order.
 
-The method is TACOS's (Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine
-Learning", MICRO 2024). Time is expanded: at each moment when a link becomes free, every rank looks at the
-chunks that it lacks, in random order. For each it takes the free link that brings it soonest from a rank that has it.
-A chunk takes the latency of the link, plus its bytes by the link's rate. No solver is asked, so hundreds of ranks are
-no problem, but nothing says that the schedule is the best one.
+The method is TACOS's (Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for
+Distributed Machine Learning", MICRO 2024). Time is expanded: at each moment when a link becomes
+free, every rank looks at the chunks that it lacks, in random order. For each it takes the free link
+that brings it soonest from a rank that has it. A chunk takes the latency of the link, plus its
+bytes by the link's rate. No solver is asked, so hundreds of ranks are no problem, but nothing says
+that the schedule is the best one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collectives.verify import verify
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 
-# Moments of time that are closer together than this share are one: sums of the same times may differ in the last bits.
+# Moments of time that are closer together than this share are one: sums of the same times may
+# differ in the last bits.
 SAME = 1e-9
 
 
@@ -51,10 +53,11 @@ def match(
 ) -> Matched:
     """Return a schedule for this topology by greedy matching, and the seconds that it takes.
 
-    ``links[a, b]`` links lead from rank a to rank b. ``latency`` (seconds) and ``rate`` (bytes a second, of one link)
-    are numbers, or matrices like ``links``. ``nbytes`` is the size of the whole buffer, which has ``chunks`` chunks per
-    rank. A reduce-scatter is a reversed all-gather on reversed links, and an all-reduce is one before an all-gather.
-    The schedule has one step for each moment at which messages leave. It is proved by `verify`.
+    ``links[a, b]`` links lead from rank a to rank b. ``latency`` (seconds) and ``rate`` (bytes a
+    second, of one link) are numbers, or matrices like ``links``. ``nbytes`` is the size of the
+    whole buffer, which has ``chunks`` chunks per rank. A reduce-scatter is a reversed all-gather on
+    reversed links, and an all-reduce is one before an all-gather. The schedule has one step for
+    each moment at which messages leave. It is proved by `verify`.
 
     Raises ValueError for an invalid matrix, or a number that is not above 0. Cost: about 30
     microseconds a message.
@@ -72,7 +75,9 @@ def match(
         gathered, took = _all_gather(sooner, chunks, np.random.default_rng(seed))
         scattered = reverse(gathered, "reduce_scatter", add=True)
         alone = collective == "reduce_scatter"
-        made, seconds = (scattered, took) if alone else (then(scattered, made, collective), took + seconds)
+        made, seconds = (
+            (scattered, took) if alone else (then(scattered, made, collective), took + seconds)
+        )
     verify(made)
     return Matched(made, seconds)
 
@@ -85,17 +90,30 @@ def _check_topology(
         raise ValueError(f"collective: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     if nbytes < 1 or chunks < 1:
         raise ValueError(f"bytes and chunks: got {nbytes} and {chunks}, expected 1 or more of each")
-    for name, values, least in (("latency", np.asarray(latency), 0.0), ("rate", np.asarray(rate), np.nextafter(0, 1))):
+    for name, values, least in (
+        ("latency", np.asarray(latency), 0.0),
+        ("rate", np.asarray(rate), np.nextafter(0, 1)),
+    ):
         if values.shape not in ((), links.shape):
-            raise ValueError(f"{name}: got shape {values.shape}, expected a number, or the shape of the links")
-        if not (np.isfinite(used := np.broadcast_to(values, links.shape)[links > 0]) & (used >= least)).all():
-            raise ValueError(f"{name} of a link: got {used.min()}, expected {'0 or more' if not least else 'above 0'}")
+            raise ValueError(
+                f"{name}: got shape {values.shape}, expected a number, or the shape of the links"
+            )
+        if not (
+            np.isfinite(used := np.broadcast_to(values, links.shape)[links > 0]) & (used >= least)
+        ).all():
+            raise ValueError(
+                f"{name} of a link: got {used.min()}, expected {'0 or more' if not least else 'above 0'}"
+            )
 
 
-def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> _Network:
+def _network(
+    links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike
+) -> _Network:
     """Return an entry for each link; parallel links between two ranks have one each."""
     times, each = links.ravel(), nbytes / (len(links) * chunks)
-    late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate))
+    late, fast = (
+        np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate)
+    )
     src, dst = np.divmod(np.repeat(np.arange(links.size), times), len(links))
     return _Network(len(links), src, dst, late[src, dst] + each / fast[src, dst])
 
@@ -111,7 +129,9 @@ def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple
     while lacks.any():
         rows: list[tuple[int, int, int]] = []
         for rank in np.flatnonzero(lacks.any(axis=1)).tolist():
-            for link, chunk in _taken(on, into[rank][carried[into[rank]] < 0], has, lacks[rank], random):
+            for link, chunk in _taken(
+                on, into[rank][carried[into[rank]] < 0], has, lacks[rank], random
+            ):
                 until[link], carried[link] = now + on.seconds[link], chunk
                 lacks[rank, chunk] = False
                 rows.append((int(on.src[link]), rank, chunk))
@@ -127,9 +147,16 @@ def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple
 
 
 def _taken(
-    on: _Network, free: Ints, has: NDArray[np.bool_], lacks: NDArray[np.bool_], random: np.random.Generator
+    on: _Network,
+    free: Ints,
+    has: NDArray[np.bool_],
+    lacks: NDArray[np.bool_],
+    random: np.random.Generator,
 ) -> list[tuple[int, int]]:
-    """Return what the free links into one rank take now: (link, chunk). Of equally fast links one is drawn."""
+    """Return what the free links into one rank take now: (link, chunk).
+
+    Of equally fast links one is drawn.
+    """
     found = []
     senders = has[on.src[free]]
     for chunk in random.permutation(np.flatnonzero(lacks & senders.any(axis=0))).tolist():

@@ -19,7 +19,8 @@ from collectives.topology.graph import Graph, flow, graph, with_source
 BY_CUT = ("all_gather", "reduce_scatter", "broadcast", "reduce")
 BOUNDED = (*BY_CUT, "all_reduce", "all_to_all")
 
-# A program's result is rounded to the nearest fraction of at most this denominator, and has to be as near as that.
+# A program's result is rounded to the nearest fraction of at most this denominator, and has to be
+# as near as that.
 MAX_DENOMINATOR, NEAR = 10_000, 1e-8
 
 # Variables of a program; with as many it takes ten seconds.
@@ -29,8 +30,9 @@ MAX_FLOWS = 16_000
 class Bound(NamedTuple):
     """The least time of a collective of n bytes, without latency, is ``units * n / graph.unit`` seconds.
 
-    ``cut`` is a set of vertices whose outgoing links set it (ingoing ones for a reduction), ``links`` their units, and
-    ``shards`` how many n/p bytes have to pass them. No single cut sets an all-reduce or all-to-all: ``cut`` is empty.
+    ``cut`` is a set of vertices whose outgoing links set it (ingoing ones for a reduction),
+    ``links`` their units, and ``shards`` how many n/p bytes have to pass them. No single cut sets
+    an all-reduce or all-to-all: ``cut`` is empty.
     """
 
     collective: str
@@ -54,14 +56,16 @@ class Bound(NamedTuple):
 def bound(collective: str, of: Graph, root: int = 0) -> Bound:
     """Return the optimum of a collective on these links, for large buffers, because latency does not count.
 
-    * all_gather: the largest share ``ranks in S / links that leave S`` over all sets S that lack a rank (Zhao et al.,
-      ForestColl, arXiv 2402.06787, theorem 1), by minimum cuts and Dinkelbach's iteration.
+    * all_gather: the largest share ``ranks in S / links that leave S`` over all sets S that lack a
+      rank (Zhao et al., ForestColl, arXiv 2402.06787, theorem 1), by minimum cuts and Dinkelbach's
+      iteration.
     * reduce_scatter: the all_gather with every link reversed.
-    * broadcast: 1 / the least of the maximum flows from the root to a rank (Edmonds 1973); reduce: reversed.
+    * broadcast: 1 / the least of the maximum flows from the root to a rank (Edmonds 1973); reduce:
+      reversed.
     * all_reduce and all_to_all: a linear program.
 
-    Raises ValueError for another collective. Cost: p maximum flows in each of a few iterations, 16 ranks 20 ms; a
-    program takes a second for 32 ranks.
+    Raises ValueError for another collective. Cost: p maximum flows in each of a few iterations, 16
+    ranks 20 ms; a program takes a second for 32 ranks.
 
     >>> from collectives.machine import machine
     >>> from collectives.topology.graph import graph
@@ -70,20 +74,32 @@ def bound(collective: str, of: Graph, root: int = 0) -> Bound:
     (Fraction(7, 6), 171.42857142857142)
     """
     if collective not in BOUNDED:
-        raise ValueError(f"bound of a collective: got {collective}, expected one of {', '.join(BOUNDED)}")
+        raise ValueError(
+            f"bound of a collective: got {collective}, expected one of {', '.join(BOUNDED)}"
+        )
     if of.p == 1:
         return Bound(collective, of, Fraction(0))
     if collective not in BY_CUT:
-        return Bound(collective, of, all_reduce_units(of) if collective == "all_reduce" else all_to_all_units(of))
+        return Bound(
+            collective,
+            of,
+            all_reduce_units(of) if collective == "all_reduce" else all_to_all_units(of),
+        )
     way = of.transposed() if collective.startswith("reduce") else of
-    cut = _worst_spread(way) if collective in ("all_gather", "reduce_scatter") else _worst_reach(way, root)
+    cut = (
+        _worst_spread(way)
+        if collective in ("all_gather", "reduce_scatter")
+        else _worst_reach(way, root)
+    )
     links = way.leaving(cut)
     shards = int((cut < of.p).sum()) if collective in ("all_gather", "reduce_scatter") else of.p
     return Bound(collective, of, Fraction(shards, links * of.p), tuple(cut.tolist()), links, shards)
 
 
 def seconds(collective: str, on: Machine, p: int, nbytes: int) -> float:
-    """Return the least seconds of a collective of ``nbytes`` bytes on a machine with links; 0 if it has no such bound.
+    """Return the least seconds of a collective of ``nbytes`` bytes on a machine with links.
+
+    0 if it has no such bound.
 
     >>> from collectives.machine import machine
     >>> round(seconds("all_gather", machine("dgx1"), 8, 1 << 30) * 1e3, 3)
@@ -98,8 +114,8 @@ def seconds(collective: str, on: Machine, p: int, nbytes: int) -> float:
 def _worst_spread(of: Graph) -> Ints:
     """Return the set of vertices that maximises ranks / leaving links, among those that lack a rank.
 
-    With T = a / b of the best set so far, a better S has b |S| > a B(S). A source that gives b units to each rank then
-    has a minimum cut below b p from some rank that S lacks.
+    With T = a / b of the best set so far, a better S has b |S| > a B(S). A source that gives b
+    units to each rank then has a minimum cut below b p from some rank that S lacks.
     """
     cut = np.flatnonzero(np.arange(of.vertices) != 0)
     worst = Fraction(of.p - 1, of.leaving(cut))
@@ -134,8 +150,8 @@ def _worst_reach(of: Graph, root: int) -> Ints:
 def all_to_all_units(of: Graph) -> Fraction:
     """Return the least time of an all-to-all in units of n / `Graph.unit`.
 
-    Every rank has n / p bytes for each other one. A flow from each rank carries its p - 1 pieces. The most that all
-    flows can be scaled by, within the capacities, is the inverse of the time.
+    Every rank has n / p bytes for each other one. A flow from each rank carries its p - 1 pieces.
+    The most that all flows can be scaled by, within the capacities, is the inverse of the time.
 
     Cost: a linear program of p * links variables; 16 ranks 0.1 s.
 
@@ -147,12 +163,16 @@ def all_to_all_units(of: Graph) -> Fraction:
     p, n = of.p, of.vertices
     _check_size(of, p)
     links, balance = _links(of), _balance(of)
-    flows = block_array([[balance if i == j else None for j in range(p)] for i in range(p)], format="csr")
+    flows = block_array(
+        [[balance if i == j else None for j in range(p)] for i in range(p)], format="csr"
+    )
     wants = np.zeros((p, n))
     wants[:, :p] = 1.0
     wants[range(p), range(p)] = -(p - 1.0)
     equal = block_array([[flows, coo_array(-wants.reshape(-1, 1))]], format="csr")
-    most = block_array([[*[eye_array(len(links)) for _ in range(p)], coo_array((len(links), 1))]], format="csr")
+    most = block_array(
+        [[*[eye_array(len(links)) for _ in range(p)], coo_array((len(links), 1))]], format="csr"
+    )
     limits = of.capacity[links[:, 0], links[:, 1]]
     rate = _maximum(equal, np.zeros(p * n), most, limits)
     return _nearest(1 / (rate * p))
@@ -161,9 +181,10 @@ def all_to_all_units(of: Graph) -> Fraction:
 def all_reduce_units(of: Graph) -> Fraction:
     """Return the least time of an all-reduce by trees in units of n / `Graph.unit`.
 
-    Parts of the buffer are reduced along trees to some ranks and sent on along other trees, at the same time. Each link
-    divides its capacity between the two; each part of a rank must reach all others within it, and be reached by all.
-    Cost: a linear program of 2 * p * links variables; 16 ranks 1 s.
+    Parts of the buffer are reduced along trees to some ranks and sent on along other trees, at the
+    same time. Each link divides its capacity between the two; each part of a rank must reach all
+    others within it, and be reached by all. Cost: a linear program of 2 * p * links variables; 16
+    ranks 1 s.
 
     >>> from collectives.machine import machine
     >>> from collectives.topology.graph import graph
@@ -173,20 +194,30 @@ def all_reduce_units(of: Graph) -> Fraction:
     p, n, links = of.p, of.vertices, _links(of)
     _check_size(of, 2 * p)
     e, balance = len(links), _balance(of)
-    # Variables: flows to each rank, flows from each rank, the share of each link for the former, rates of roots, total.
+    # Variables: flows to each rank, flows from each rank, the share of each link for the former,
+    # rates of roots, total.
     blocks: list[list[Any]] = []
     for v in range(2 * p):
-        roots, total = coo_array((np.ones(p), (np.arange(p), np.arange(p))), shape=(n, p)), np.zeros((n, 1))
+        roots, total = (
+            coo_array((np.ones(p), (np.arange(p), np.arange(p))), shape=(n, p)),
+            np.zeros((n, 1)),
+        )
         total[v % p] = -1.0 if v < p else 1.0
         row: list[Any] = [None] * (2 * p) + [None, roots if v < p else -roots, coo_array(total)]
         row[v] = balance
         blocks.append(row)
     # A switch copies nothing and adds nothing: as much leaves it as comes in, in either half.
-    blocks.append([*[coo_array((n - p, e))] * (2 * p), balance.tocsr()[p:], coo_array((n - p, p)), None])
+    blocks.append(
+        [*[coo_array((n - p, e))] * (2 * p), balance.tocsr()[p:], coo_array((n - p, p)), None]
+    )
     equal = block_array(blocks, format="csr")
     ones, nothing = eye_array(e), coo_array((e, p + 1))
     limited = [
-        [*[ones if i == v else (coo_array((e, e)) if v == 0 else None) for i in range(2 * p)], sign * ones, nothing]
+        [
+            *[ones if i == v else (coo_array((e, e)) if v == 0 else None) for i in range(2 * p)],
+            sign * ones,
+            nothing,
+        ]
         for v, sign in ((v, -1.0 if v < p else 1.0) for v in range(2 * p))
     ]
     most = block_array(limited, format="csr")
@@ -198,7 +229,9 @@ def all_reduce_units(of: Graph) -> Fraction:
 def _check_size(of: Graph, flows: int) -> None:
     got = flows * len(_links(of))
     if got > MAX_FLOWS:
-        raise ValueError(f"flows over the links of {of.name}: got {got:,}, expected at most {MAX_FLOWS:,}")
+        raise ValueError(
+            f"flows over the links of {of.name}: got {got:,}, expected at most {MAX_FLOWS:,}"
+        )
 
 
 def _links(of: Graph) -> Any:
@@ -210,11 +243,17 @@ def _balance(of: Graph) -> Any:
     links = _links(of)
     e, at = len(links), np.arange(len(links))
     values = np.repeat([1.0, -1.0], e)
-    return coo_array((values, (np.concatenate([links[:, 1], links[:, 0]]), np.tile(at, 2))), shape=(of.vertices, e))
+    return coo_array(
+        (values, (np.concatenate([links[:, 1], links[:, 0]]), np.tile(at, 2))),
+        shape=(of.vertices, e),
+    )
 
 
 def _maximum(equal: Any, values: Any, most: Any, limits: Any) -> float:
-    """Return the largest value of the last variable. Limits are scaled to 1, because solvers round large numbers."""
+    """Return the largest value of the last variable.
+
+    Limits are scaled to 1, because solvers round large numbers.
+    """
     goal, unit = np.zeros(equal.shape[1]), float(limits.max())
     goal[-1] = -1.0
     found = linprog(goal, A_ub=most, b_ub=limits / unit, A_eq=equal, b_eq=values, method="highs")
@@ -226,5 +265,7 @@ def _maximum(equal: Any, values: Any, most: Any, limits: Any) -> float:
 def _nearest(value: float) -> Fraction:
     found = Fraction(value).limit_denominator(MAX_DENOMINATOR)
     if abs(found - Fraction(value)) > NEAR * value:
-        raise RuntimeError(f"linear program of a bound: got {value!r}, expected a fraction of small numbers")
+        raise RuntimeError(
+            f"linear program of a bound: got {value!r}, expected a fraction of small numbers"
+        )
     return found

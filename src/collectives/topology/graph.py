@@ -1,4 +1,7 @@
-"""Describe a machine's links as a directed graph of ranks and switches; find its shortest ways and its cuts."""
+"""Describe a machine's links as a directed graph of ranks and switches.
+
+Find its shortest ways and its cuts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ MAX_FLOW = (1 << 31) - 1
 
 
 class Graph(NamedTuple):
-    """Vertices are ranks, then switches; ``capacity[a, b]`` units of ``unit`` bytes per second lead from a to b."""
+    """Vertices are ranks, then switches.
+
+    ``capacity[a, b]`` units of ``unit`` bytes per second lead from a to b.
+    """
 
     name: str
     p: int
@@ -45,10 +51,12 @@ class Graph(NamedTuple):
 def graph(machine: Machine, p: int | None = None) -> Graph:
     """Return the graph of a machine with ``links`` for p ranks, those of one node if p is left out.
 
-    Fewer ranks than a node has are its first ones, with the links among them and the node's switches.
+    Fewer ranks than a node has are its first ones, with the links among them and the node's
+    switches.
 
-    Raises ValueError for a machine without links, a number of ranks that does not fill nodes, several nodes that no
-    rail joins, and ranks without a way from one to another. Cost: about a millisecond.
+    Raises ValueError for a machine without links, a number of ranks that does not fill nodes,
+    several nodes that no rail joins, and ranks without a way from one to another. Cost: about a
+    millisecond.
 
     >>> from collectives.machine import machine
     >>> dgx1 = graph(machine("dgx1"))
@@ -57,7 +65,9 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
     """
     table, g = machine.links, machine.ranks_per_node
     if table is None or machine.inside is None:
-        raise ValueError(f"links of {machine.name}: got none, expected a machine with links, such as dgx1 or mesh:4x4")
+        raise ValueError(
+            f"links of {machine.name}: got none, expected a machine with links, such as dgx1 or mesh:4x4"
+        )
     p = p or g
     nodes = -(-p // g)
     if (p > g and p % g) or (nodes > 1 and not table.rails):
@@ -66,7 +76,9 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
     rails = table.rails if nodes > 1 else 0
     n = p + nodes * table.switches + rails
     if n > MAX_VERTICES:
-        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MAX_VERTICES:,}")
+        raise ValueError(
+            f"ranks and switches of {machine.name}: got {n:,}, expected at most {MAX_VERTICES:,}"
+        )
     inside, network = Fraction(machine.inside.rate), Fraction(machine.network.rate)
     links: dict[tuple[int, int], Fraction] = {}
     between: list[tuple[int, int]] = []
@@ -85,8 +97,9 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
 def graph_of_ports(machine: Machine, p: int) -> Graph:
     """Return the graph of a machine without ``links`` for p ranks: its ports, and a switch that never is in the way.
 
-    A rank has a port to its node's switch, and one to the network's switch, or to the port that it shares with others.
-    Groups of nodes, and nodes that are slower, are left out: the least time on this graph is still one of the machine.
+    A rank has a port to its node's switch, and one to the network's switch, or to the port that it
+    shares with others. Groups of nodes, and nodes that are slower, are left out: the least time on
+    this graph is still one of the machine.
 
     Raises ValueError for several nodes that are not full, and for too many ranks.
 
@@ -98,28 +111,47 @@ def graph_of_ports(machine: Machine, p: int) -> Graph:
     g, ports = machine.ranks_per_node, machine.ports
     nodes = -(-p // g)
     if nodes > 1 and p % g:
-        raise ValueError(f"ranks of {machine.name}: got {p:,}, expected a multiple of {g}, or fewer")
+        raise ValueError(
+            f"ranks of {machine.name}: got {p:,}, expected a multiple of {g}, or fewer"
+        )
     inside = nodes if machine.inside and min(p, g) > 1 else 0
     shared = nodes * ports if nodes > 1 and ports < g else 0
     n = p + inside + shared + (nodes > 1)
     if n > MAX_VERTICES:
-        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MAX_VERTICES:,}")
-    links = {(r, p + r // g): Fraction(machine.inside.rate) for r in range(p) if inside and machine.inside}
-    outer = [(r, p + inside + r // g * ports + r % g * ports // g if shared else n - 1) for r in range(p * (nodes > 1))]
+        raise ValueError(
+            f"ranks and switches of {machine.name}: got {n:,}, expected at most {MAX_VERTICES:,}"
+        )
+    links = {
+        (r, p + r // g): Fraction(machine.inside.rate)
+        for r in range(p)
+        if inside and machine.inside
+    }
+    outer = [
+        (r, p + inside + r // g * ports + r % g * ports // g if shared else n - 1)
+        for r in range(p * (nodes > 1))
+    ]
     outer += [(p + inside + port, n - 1) for port in range(shared)]
     links |= dict.fromkeys(outer, Fraction(machine.network.rate))
     both = links | {(b, a): rate for (a, b), rate in links.items()}
     return _graph(machine.name, p, n, both, outer + [(b, a) for a, b in outer])
 
 
-def _graph(name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], between: list[tuple[int, int]]) -> Graph:
+def _graph(
+    name: str,
+    p: int,
+    n: int,
+    links: dict[tuple[int, int], Fraction],
+    between: list[tuple[int, int]],
+) -> Graph:
     scale = lcm(*(rate.denominator for rate in links.values())) if links else 1
     whole = {ends: int(rate * scale) for ends, rate in links.items()}
     common = gcd(*whole.values()) or 1
     capacity = np.zeros((n, n), dtype=np.int64)
     for ends, rate in whole.items():
         capacity[ends] = rate // common
-    made = Graph(name, p, capacity, Fraction(common, scale), np.array(between, dtype=np.int64).reshape(-1, 2))
+    made = Graph(
+        name, p, capacity, Fraction(common, scale), np.array(between, dtype=np.int64).reshape(-1, 2)
+    )
     check_connected(made)
     return made
 
@@ -129,25 +161,37 @@ def check_connected(of: Graph) -> None:
     apart = distances(of.capacity)[: of.p, : of.p] >= of.vertices
     if apart.any():
         a, b = map(int, np.argwhere(apart)[0])
-        raise ValueError(f"links of {of.name}: got no way from rank {a} to rank {b}, expected one between all ranks")
+        raise ValueError(
+            f"links of {of.name}: got no way from rank {a} to rank {b}, expected one between all ranks"
+        )
 
 
 def rank_links(of: Graph) -> Ints:
-    """Return the links between ranks as a matrix of whole numbers. Raises ValueError for a graph with switches.
+    """Return the links between ranks as a matrix of whole numbers.
+
+    Raises ValueError for a graph with switches.
 
     >>> from collectives.machine import machine
     >>> rank_links(graph(machine("dgx1"))).sum(axis=0).tolist()
     [6, 6, 6, 6, 6, 6, 6, 6]
     """
     if of.vertices > of.p:
-        raise ValueError(f"switches of {of.name}: got {of.vertices - of.p}, expected none: links between ranks only")
+        raise ValueError(
+            f"switches of {of.name}: got {of.vertices - of.p}, expected none: links between ranks only"
+        )
     return of.capacity
 
 
 def check_links(links: Ints) -> None:
     """Raise ValueError unless ``links[a, b]`` may be the number of links from rank a to rank b, with ways to all."""
     p = len(links)
-    if links.shape != (p, p) or p < 2 or links.dtype.kind not in "iu" or (links < 0).any() or links.diagonal().any():
+    if (
+        links.shape != (p, p)
+        or p < 2
+        or links.dtype.kind not in "iu"
+        or (links < 0).any()
+        or links.diagonal().any()
+    ):
         what = "a square matrix of whole numbers from 0, with zeros on the diagonal, for two ranks or more"
         raise ValueError(f"links: got {links.dtype} of shape {links.shape}, expected {what}")
     check_connected(Graph("a matrix", p, links, Fraction(1), NO_LINKS))
@@ -159,10 +203,13 @@ def distances(links: Ints) -> Ints:
     >>> distances(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])).tolist()
     [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
     """
-    from scipy.sparse import csr_array  # its import takes half a second, which the simulator of other machines saves
+    # Its import takes half a second, which the simulator of other machines saves.
+    from scipy.sparse import csr_array
     from scipy.sparse.csgraph import shortest_path
 
-    found: Ints = np.minimum(shortest_path(csr_array(links), unweighted=True), len(links)).astype(np.int64)
+    found: Ints = np.minimum(shortest_path(csr_array(links), unweighted=True), len(links)).astype(
+        np.int64
+    )
     return found
 
 
@@ -174,7 +221,9 @@ class MaxFlow(NamedTuple):
 
 
 def flow(capacity: Ints, source: int, sink: int) -> MaxFlow:
-    """Return the maximum flow between two vertices of a matrix of capacities. Raises ValueError above 31 bits.
+    """Return the maximum flow between two vertices of a matrix of capacities.
+
+    Raises ValueError above 31 bits.
 
     >>> flow(np.array([[0, 2, 1], [0, 0, 1], [0, 0, 0]]), 0, 2)
     MaxFlow(value=2, side=array([0, 1]))
@@ -216,9 +265,12 @@ class Ways(NamedTuple):
 
 
 def ways(of: Graph) -> Ways:
-    """Return the shortest way of every pair of ranks; of equally short ones, one whose slowest link is the fastest.
+    """Return the shortest way of every pair of ranks.
 
-    Of those that are equal in both, pairs take different ones, chosen by their ranks. Cost: vertices**2 * links.
+    Of equally short ones, one whose slowest link is the fastest.
+
+    Of those that are equal in both, pairs take different ones, chosen by their ranks. Cost:
+    vertices**2 * links.
     """
     n, far = of.vertices, distances(of.capacity)
     into = [np.flatnonzero(of.capacity[:, b]) for b in range(n)]

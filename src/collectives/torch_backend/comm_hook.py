@@ -24,16 +24,18 @@ def hook(
         ddp.register_comm_hook(None, hook("two_tree"))
         ddp.register_comm_hook(None, hook("two_shot/mxfp4", error_feedback=True))
 
-    The state is the process group, None for the default one: the model's own. Each bucket of gradients is averaged by
-    `collectives.all_reduce`, in the background while the backward pass goes on: it equals
-    ``for r in ranks: bucket[r][:] = sum(bucket) / p``. Over NCCL the current stream does it.
+    The state is the process group, None for the default one: the model's own. Each bucket of
+    gradients is averaged by `collectives.all_reduce`, in the background while the backward pass
+    goes on: it equals ``for r in ranks: bucket[r][:] = sum(bucket) / p``. Over NCCL the current
+    stream does it.
 
-    With ``error_feedback`` each rank adds the quantization error of its previous gradients to its next ones (Seide et
-    al. 2014; Karimireddy et al. 2019, algorithm 2). The residual is float32, as large as the gradients. Quantization
-    errors of sums are not fed back.
+    With ``error_feedback`` each rank adds the quantization error of its previous gradients to its
+    next ones (Seide et al. 2014; Karimireddy et al. 2019, algorithm 2). The residual is float32, as
+    large as the gradients. Quantization errors of sums are not fed back.
 
-    A collective that fails raises RuntimeError in ``backward()``, which names the bucket. An algorithm that
-    `collectives list` does not have raises ValueError there. Error feedback without a codec raises ValueError here.
+    A collective that fails raises RuntimeError in ``backward()``, which names the bucket. An
+    algorithm that `collectives list` does not have raises ValueError there. Error feedback without
+    a codec raises ValueError here.
     """
     codec, residuals = split(algorithm)[1], Residuals()
     if error_feedback and codec is None:
@@ -47,10 +49,16 @@ def hook(
             all_reduce(gradients, dist.ReduceOp.AVG, state, algorithm=algorithm, segments=segments)
             return _done(gradients)
         if error_feedback and codec:
-            residuals.add(which, [each.data_ptr() for each in bucket.parameters()], gradients, codec)
-        work = all_reduce(gradients, dist.ReduceOp.AVG, state, True, algorithm=algorithm, segments=segments)
+            residuals.add(
+                which, [each.data_ptr() for each in bucket.parameters()], gradients, codec
+            )
+        work = all_reduce(
+            gradients, dist.ReduceOp.AVG, state, True, algorithm=algorithm, segments=segments
+        )
         if work is None:
-            raise RuntimeError(f"bucket {which}: this process is not a member of the hook's process group")
+            raise RuntimeError(
+                f"bucket {which}: this process is not a member of the hook's process group"
+            )
         return work.get_future().then(lambda future: _gradients(future, which))
 
     return average
@@ -65,7 +73,8 @@ class Residuals:
     def add(self, which: int, parameters: list[int], gradients: torch.Tensor, codec: str) -> None:
         """Add the bucket's residual to the gradients, round the sum to the codec, and keep the error.
 
-        The residual of a bucket is reset if its parameters change: DistributedDataParallel rebuilds buckets once.
+        The residual of a bucket is reset if its parameters change: DistributedDataParallel rebuilds
+        buckets once.
         """
         before, residual = self._kept.get(which, ([], gradients))
         wanted = gradients.float() + residual if before == parameters else gradients.float().clone()

@@ -2,18 +2,19 @@
 
 torch's own variables rule it:
 
-- TORCH_FR_DUMP_TEMP_FILE (or TORCH_NCCL_DEBUG_INFO_TEMP_FILE): where a call that fails or runs into its timeout dumps
-  the calls before it, with the rank appended. Without it none are kept, and a call costs what it did.
+- TORCH_FR_DUMP_TEMP_FILE (or TORCH_NCCL_DEBUG_INFO_TEMP_FILE): where a call that fails or runs into
+  its timeout dumps the calls before it, with the rank appended. Without it none are kept, and a
+  call costs what it did.
 - TORCH_FR_BUFFER_SIZE (or TORCH_NCCL_TRACE_BUFFER_SIZE): how many calls are kept, by default 2000.
-- TORCH_NCCL_DEBUG_INFO_PIPE_FILE: a pipe, with the rank and ".pipe" appended. Whatever is written into it makes that
-  rank dump, as with ``echo > prefix3.pipe``.
+- TORCH_NCCL_DEBUG_INFO_PIPE_FILE: a pipe, with the rank and ".pipe" appended. Whatever is written
+  into it makes that rank dump, as with ``echo > prefix3.pipe``.
 
-A thread reads the pipe. A signal's handler would wait until the main thread runs Python again, which a hung one may
-never do; and launchers and schedulers use SIGUSR1 and SIGUSR2 themselves.
+A thread reads the pipe. A signal's handler would wait until the main thread runs Python again,
+which a hung one may never do; and launchers and schedulers use SIGUSR1 and SIGUSR2 themselves.
 
 A dump is a pickle of plain values, which ``collectives read`` and torch's own analyser read
-(``python -m torch.distributed.flight_recorder.fr_trace``). Calls have the name of what carries their messages, as in
-``gloo:all_reduce``: the analyser refuses other names.
+(``python -m torch.distributed.flight_recorder.fr_trace``). Calls have the name of what carries
+their messages, as in ``gloo:all_reduce``: the analyser refuses other names.
 """
 
 from __future__ import annotations
@@ -49,8 +50,20 @@ VERSION = "2.10"  # of the format, as torch 2.13 has it
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
 # torch's names of dtypes in C++, where they are not those in Python with a capital letter.
-TYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long"}
-TYPES |= {"int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "complex64": "ComplexFloat"}
+TYPES = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Long",
+}
+TYPES |= {
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "complex64": "ComplexFloat",
+}
 
 Shapes = list[torch.Size]
 
@@ -71,9 +84,12 @@ class Members:
 
 
 class Entry:
-    """A call and its times in ns, 0 for not yet, which a ``with`` around it takes. Nothing in it keeps a tensor.
+    """A call and its times in ns, 0 for not yet, which a ``with`` around it takes.
 
-    ``event`` is what a call on CUDA tensors ends with. It is over when it has failed, too: that dumps.
+    Nothing in it keeps a tensor.
+
+    ``event`` is what a call on CUDA tensors ends with. It is over when it has failed, too: that
+    dumps.
     """
 
     __slots__ = (
@@ -171,7 +187,10 @@ def _is_library(file: str) -> bool:
 
 
 def dump(rank: int) -> None:
-    """Write all calls that are kept, if a prefix for files is set; a file that cannot be written is a warning."""
+    """Write all calls that are kept, if a prefix for files is set.
+
+    A file that cannot be written is a warning.
+    """
     if not (prefix := setting(FILE)):
         return
     path = Path(f"{prefix}{rank}")
@@ -191,7 +210,10 @@ def snapshot() -> dict[str, Any]:
     return {
         "version": VERSION,
         "comm_lib_version": _version(),
-        "pg_config": {of.name: {"name": of.name, "desc": of.description, "ranks": str(of.ranks)} for of in known},
+        "pg_config": {
+            of.name: {"name": of.name, "desc": of.description, "ranks": str(of.ranks)}
+            for of in known
+        },
         "pg_status": {},
         "entries": [_entry(call) for call in calls],
     }
@@ -231,13 +253,19 @@ def _entry(call: Entry) -> dict[str, Any]:
         "timeout_ms": of.timeout,
         "algorithm": of.algorithm,
         "is_p2p": call.peer is not None,
-        "frames": [{"name": call.code.co_name, "filename": call.code.co_filename, "line": call.line}],
+        "frames": [
+            {"name": call.code.co_name, "filename": call.code.co_filename, "line": call.line}
+        ],
     }
 
 
 def _name(call: Entry) -> str:
     """Return the name of a call as torch writes it: gloo:all_reduce, gloo:send 0->1, gloo:recv 1<-0."""
-    ends = "" if call.peer is None else f" {call.of.here}{'->' if call.operation == 'send' else '<-'}{call.peer}"
+    ends = (
+        ""
+        if call.peer is None
+        else f" {call.of.here}{'->' if call.operation == 'send' else '<-'}{call.peer}"
+    )
     return f"{'gloo' if call.device == 'cpu' else 'nccl'}:{call.operation}{ends}"
 
 
@@ -261,7 +289,9 @@ def _listen(rank: int) -> None:
         warnings.warn(f"no pipe for the flight recorder: {error}", RuntimeWarning, stacklevel=2)
         return
     atexit.register(path.unlink, missing_ok=True)
-    _listening.append(threading.Thread(target=_read, args=(path, rank), daemon=True, name="collectives dump"))
+    _listening.append(
+        threading.Thread(target=_read, args=(path, rank), daemon=True, name="collectives dump")
+    )
     _listening[0].start()
 
 

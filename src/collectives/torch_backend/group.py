@@ -1,8 +1,9 @@
 """The process group that torch's Python and C++ code calls: each method flattens calls and returns a `Work`.
 
-It has a plain group of gloo's for the CPU and, if there are GPUs, one of NCCL's. Calls on CUDA tensors run on a stream
-of the group's own, between the caller's kernels and those that follow. On one H200 that two ranks shared,
-DistributedDataParallel left the same bits as over NCCL's group (`make gpu-check`). Several GPUs have not been tried.
+It has a plain group of gloo's for the CPU and, if there are GPUs, one of NCCL's. Calls on CUDA
+tensors run on a stream of the group's own, between the caller's kernels and those that follow. On
+one H200 that two ranks shared, DistributedDataParallel left the same bits as over NCCL's group
+(`make gpu-check`). Several GPUs have not been tried.
 """
 
 # ruff: noqa: ARG002  torch gives every method options, of which most have nothing for us
@@ -40,7 +41,8 @@ PAUSE = 0.01  # seconds between two looks into a store
 LOOK = timedelta(milliseconds=1)  # of a wait that does not wait: 0 has another meaning
 NO_LIMIT = timedelta(0)  # of a wait, by torch's convention: that of the group
 
-Flatten = Callable[[dist.ProcessGroup], CallInto]  # a call over this plain group, flattened when its turn comes
+# A call over this plain group, flattened when its turn comes.
+Flatten = Callable[[dist.ProcessGroup], CallInto]
 
 
 def make(given: Any, options: Options | None) -> Group:
@@ -68,7 +70,9 @@ class Group(dist.ProcessGroup):
         self._bases = _make_bases(given, self.attempt)
         for device, base in self._bases.items():
             self._register_backend(
-                torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, base._get_backend(torch.device(device))
+                torch.device(device),
+                dist.ProcessGroup.BackendType.CUSTOM,
+                base._get_backend(torch.device(device)),
             )
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
@@ -100,7 +104,10 @@ class Group(dist.ProcessGroup):
         return NAME
 
     def _set_group_desc(self, group_desc: str) -> None:
-        """Take the description that torch gives a group after it was made; its errors and dumps have it."""
+        """Take the description that torch gives a group after it was made.
+
+        Its errors and dumps have it.
+        """
         super()._set_group_desc(group_desc)
         self.members.description = group_desc
         for base in self._bases.values():
@@ -128,8 +135,12 @@ class Group(dist.ProcessGroup):
         """Reduce in place."""
         first = _first("all_reduce", tensors)
         if first.layout != torch.strided:
-            kept = flight.record(flight.Entry(self.members, "all_reduce", first.device.type), tensors, [])
-            return self._passed("all_reduce", first, kept, lambda base: base.allreduce(list(tensors), opts))
+            kept = flight.record(
+                flight.Entry(self.members, "all_reduce", first.device.type), tensors, []
+            )
+            return self._passed(
+                "all_reduce", first, kept, lambda base: base.allreduce(list(tensors), opts)
+            )
         flattens = [partial(calls.all_reduce, each, _op(opts)) for each in tensors]
         return self._run("all_reduce", tensors, [], flattens, self._whose(first))
 
@@ -137,7 +148,12 @@ class Group(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Copy the root's."""
-        return self._run("broadcast", tensors, [], [partial(calls.broadcast, each, opts.rootRank) for each in tensors])
+        return self._run(
+            "broadcast",
+            tensors,
+            [],
+            [partial(calls.broadcast, each, opts.rootRank) for each in tensors],
+        )
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Reduce into the root's."""
@@ -148,50 +164,79 @@ class Group(dist.ProcessGroup):
         """Gather into lists."""
         pairs = zip(outputs, inputs, strict=True)
         flattens = [partial(calls.all_gather, room, each) for room, each in pairs]
-        return self._run("all_gather", [each for room in outputs for each in room], inputs, flattens)
+        return self._run(
+            "all_gather", [each for room in outputs for each in room], inputs, flattens
+        )
 
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> dist.Work:
         """Gather several at once: a list for each rank, with each of its tensors."""
         return self.allgather([[room[i] for room in outputs] for i in range(len(inputs))], inputs)
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> dist.Work:
         """Gather several at once, each into one tensor."""
         return self.allgather([[each] for each in outputs], inputs)
 
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+    def all_gather_single(
+        self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
         """Gather into one tensor."""
         return self.allgather([[output]], [given])
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         """Gather into the root's list."""
-        flattens = [partial(calls.gather, outputs[0] if outputs else None, inputs[0], opts.rootRank)]
+        flattens = [
+            partial(calls.gather, outputs[0] if outputs else None, inputs[0], opts.rootRank)
+        ]
         return self._run("gather", outputs[0] if outputs else [], inputs, flattens)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         """Scatter the root's list."""
-        flattens = [partial(calls.scatter, outputs[0], inputs[0] if inputs else None, opts.rootRank)]
+        flattens = [
+            partial(calls.scatter, outputs[0], inputs[0] if inputs else None, opts.rootRank)
+        ]
         return self._run("scatter", outputs, inputs[0] if inputs else [], flattens)
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+    ) -> dist.Work:
         """Reduce lists, a part for each rank."""
         pairs = zip(outputs, inputs, strict=True)
-        flattens = [partial(calls.reduce_scatter, output, parts, _op(opts)) for output, parts in pairs]
-        return self._run("reduce_scatter", outputs, [each for parts in inputs for each in parts], flattens)
+        flattens = [
+            partial(calls.reduce_scatter, output, parts, _op(opts)) for output, parts in pairs
+        ]
+        return self._run(
+            "reduce_scatter", outputs, [each for parts in inputs for each in parts], flattens
+        )
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> dist.Work:
         """Reduce several tensors, a part of each for each rank."""
         return self.reduce_scatter(outputs, [[each] for each in inputs], opts)
 
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
         """Reduce a tensor, a part for each rank."""
         return self.reduce_scatter([output], [[given]], opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Exchange lists."""
-        return self._run("all_to_all", outputs, inputs, [partial(calls.all_to_all, outputs, inputs)])
+        return self._run(
+            "all_to_all", outputs, inputs, [partial(calls.all_to_all, outputs, inputs)]
+        )
 
     def all_to_all_single(
-        self, output: torch.Tensor, given: torch.Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        out: Sequence[int],
+        into: Sequence[int],
+        opts: Any = None,
     ) -> dist.Work:
         """Exchange parts of two tensors, equal ones, or with a number of rows for each rank."""
         flattens = [partial(calls.all_to_all_single, output, given, out or None, into or None)]
@@ -204,7 +249,11 @@ class Group(dist.ProcessGroup):
         return self._run("barrier", [nothing], [], flattens, " (a barrier)")
 
     # The names that these had before torch 2.13.
-    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+    _allgather_base, _reduce_scatter_base, alltoall_base = (
+        all_gather_single,
+        reduce_scatter_single,
+        all_to_all_single,
+    )
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -212,14 +261,21 @@ class Group(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
-        kept = flight.record(flight.Entry(self.members, "send", tensors[0].device.type, to), [], tensors)
+        kept = flight.record(
+            flight.Entry(self.members, "send", tensors[0].device.type, to), [], tensors
+        )
         return self._passed(
-            f"send to rank {self.members.ranks[to]}", tensors[0], kept, lambda base: base.send(tensors, to, tag)
+            f"send to rank {self.members.ranks[to]}",
+            tensors[0],
+            kept,
+            lambda base: base.send(tensors, to, tag),
         )
 
     def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
-        kept = flight.record(flight.Entry(self.members, "recv", tensors[0].device.type, sender), tensors, [])
+        kept = flight.record(
+            flight.Entry(self.members, "recv", tensors[0].device.type, sender), tensors, []
+        )
         return self._passed(
             f"recv from rank {self.members.ranks[sender]}",
             tensors[0],
@@ -228,12 +284,21 @@ class Group(dist.ProcessGroup):
         )
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
-        """Receive from whichever rank sends first; torch's analyser knows no such call, so it is not recorded."""
+        """Receive from whichever rank sends first.
+
+        Torch's analyser knows no such call, so it is not recorded.
+        """
         entry = flight.Entry(self.members, "recv", tensors[0].device.type)
-        return self._passed("recv from any rank", tensors[0], entry, lambda base: base.recv_anysource(tensors, tag))
+        return self._passed(
+            "recv from any rank", tensors[0], entry, lambda base: base.recv_anysource(tensors, tag)
+        )
 
     def _passed(
-        self, what: str, tensor: torch.Tensor, entry: flight.Entry, call: Callable[[dist.ProcessGroup], dist.Work]
+        self,
+        what: str,
+        tensor: torch.Tensor,
+        entry: flight.Entry,
+        call: Callable[[dist.ProcessGroup], dist.Work],
     ) -> dist.Work:
         """Have gloo or NCCL do it."""
         base = self.base(tensor.device.type)
@@ -241,7 +306,12 @@ class Group(dist.ProcessGroup):
         return PassedWork(partial(call, base), failed, entry, self)
 
     def _run(
-        self, collective: str, outputs: Tensors, inputs: Tensors, flattens: Sequence[Flatten], whose: str = ""
+        self,
+        collective: str,
+        outputs: Tensors,
+        inputs: Tensors,
+        flattens: Sequence[Flatten],
+        whose: str = "",
     ) -> Work:
         """Perform calls, one after the other, after all that were made before."""
         if "torch._dynamo" in sys.modules:  # to load it takes seconds, so nothing here does
@@ -292,9 +362,8 @@ class Group(dist.ProcessGroup):
         self._pass = this
         if this < 0:
             return ""
-        return (
-            f" (all_reduce {self._bucket} of this backward pass: of bucket {self._bucket} in DistributedDataParallel)"
-        )
+        of_ddp = f"of bucket {self._bucket} in DistributedDataParallel"
+        return f" (all_reduce {self._bucket} of this backward pass: {of_ddp})"
 
 
 def _op(opts: Any) -> Op:
@@ -321,8 +390,13 @@ def _new_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _on_stream(run: Job, stream: torch.cuda.Stream, kernels: torch.cuda.Event, used: Tensors) -> Job:
-    """Return the job on this stream, after what the current stream holds; ``used`` is the tensors of its kernels."""
+def _on_stream(
+    run: Job, stream: torch.cuda.Stream, kernels: torch.cuda.Event, used: Tensors
+) -> Job:
+    """Return the job on this stream, after what the current stream holds.
+
+    ``used`` is the tensors of its kernels.
+    """
     ready = torch.cuda.current_stream(stream.device).record_event()
 
     def later() -> list[torch.Tensor]:
@@ -342,12 +416,20 @@ def _make_bases(given: Any, attempt: str) -> dict[str, dist.ProcessGroup]:
     """Make a plain group for each kind of device that this machine has; all ranks call it."""
     rank, size, timeout = given.group_rank, given.group_size, given.timeout
     store = c10d.PrefixStore(attempt, given.store) if attempt else given.store
-    found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout))}
+    found = {
+        "cpu": _plain(
+            given,
+            "cpu",
+            c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout),
+        )
+    }
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timeout
         found["cuda"] = _plain(
-            given, "cuda", c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, options)
+            given,
+            "cuda",
+            c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, options),
         )
     ranks = given.global_ranks_in_group or range(size)
     for base in found.values():  # `P2POp` and errors look up ranks in torch's book
@@ -356,7 +438,9 @@ def _make_bases(given: Any, attempt: str) -> dict[str, dist.ProcessGroup]:
 
 
 def _attempt(given: Any) -> str:
-    """Return the name of this attempt of torchrun's to run all ranks, which they share; empty if it runs none.
+    """Return the name of this attempt of torchrun's to run all ranks, which they share.
+
+    Empty if it runs none.
 
     A later group has that of the default group, so its ranks agree on none.
     """
@@ -371,8 +455,9 @@ def _attempt(given: Any) -> str:
 def _agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
     """Return a name that the group's ranks share, and no earlier attempt: torchrun's store outlives ranks that restart.
 
-    A key may be of a rank that died, and each node's agent counts its own restarts. So each rank writes a word of its
-    own, and rank 0 publishes those that it reads, until every rank has found its word among them.
+    A key may be of a rank that died, and each node's agent counts its own restarts. So each rank
+    writes a word of its own, and rank 0 publishes those that it reads, until every rank has found
+    its word among them.
     """
     word, seen, until = secrets.token_hex(8), "", time.monotonic() + timeout.total_seconds()
     store.set(f"word/{rank}", word)
@@ -386,7 +471,9 @@ def _agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> s
         if words == seen and store.add(words, 0) == size:
             return str(words.split()[0])
         time.sleep(PAUSE)
-    raise RuntimeError(f"ranks that torchrun has started do not meet within {timeout.total_seconds():g} s")
+    raise RuntimeError(
+        f"ranks that torchrun has started do not meet within {timeout.total_seconds():g} s"
+    )
 
 
 def _named_for(group: dist.ProcessGroup, device: str) -> str | None:
@@ -407,7 +494,9 @@ def _plain(given: Any, device: str, backend: Any) -> dist.ProcessGroup:
 class PassedWork(dist.Work):
     """A call that gloo or NCCL does for us: torch's own `Work`, whose errors begin with ``failed``."""
 
-    def __init__(self, call: Callable[[], dist.Work], failed: str, entry: flight.Entry, group: Group) -> None:
+    def __init__(
+        self, call: Callable[[], dist.Work], failed: str, entry: flight.Entry, group: Group
+    ) -> None:
         super().__init__()
         self._failed, self._entry, self._group = failed, entry, ref(group)
         entry.__enter__()
@@ -426,7 +515,10 @@ class PassedWork(dist.Work):
             raise RuntimeError(f"{self._failed}: {error}") from error
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
-        """Wait until it is done; in a group that was destroyed only a message that has come already is."""
+        """Wait until it is done.
+
+        In a group that was destroyed only a message that has come already is.
+        """
         with self._entry, self._named():
             group = self._group()
             if group is not None and group.is_open:
@@ -434,7 +526,10 @@ class PassedWork(dist.Work):
             return self._look()
 
     def _look(self) -> bool:
-        """Return True if it is done; gloo's receive would wait on, although its group was shut down."""
+        """Return True if it is done.
+
+        Gloo's receive would wait on, although its group was shut down.
+        """
         try:
             return self._work.wait(LOOK)
         except RuntimeError as error:
@@ -473,12 +568,16 @@ class PassedWork(dist.Work):
 
 
 def _profiler_event(name: str) -> AbstractContextManager[object]:
-    """Return an event that begins now and ends with its ``with``, on whichever thread; nothing if no profiler runs."""
+    """Return an event that begins now and ends with its ``with``, on whichever thread.
+
+    Nothing if no profiler runs.
+    """
     until = ExitStack()
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         event, end = torch.profiler.record_function(name), torch.futures.Future[None]()
         event.__enter__()  # type: ignore[no-untyped-call]
-        event._call_end_callbacks_on_future(end)  # it ends the event for the profiler of this thread
+        # It ends the event for the profiler of this thread.
+        event._call_end_callbacks_on_future(end)
         until.callback(end.set_result, None)
     return until
 

@@ -20,11 +20,12 @@ NAMES = tuple(sorted({name for _, name in executable()}))
 class Options:
     """An algorithm for all collectives that have one of that name; the others take "auto".
 
-    It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that its schedule is for;
-    or trees packed into the links of a machine, ``packed_trees@dgx1``.
-    Sums of floats by all-reduce travel in its codec, if it has one, as in ``ring/mxint8`` (`collectives.codecs`).
-    ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from the size. Raises
-    ValueError for a name that no collective has, and for one that ranks cannot execute.
+    It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that
+    its schedule is for; or trees packed into the links of a machine, ``packed_trees@dgx1``. Sums of
+    floats by all-reduce travel in its codec, if it has one, as in ``ring/mxint8``
+    (`collectives.codecs`). ``segments`` says into how many pieces a pipelined algorithm cuts its
+    buffer, by default from the size. Raises ValueError for a name that no collective has, and for
+    one that ranks cannot execute.
     """
 
     algorithm: str = AUTO
@@ -44,8 +45,8 @@ class Options:
     def of(self, collective: str, p: int, splits: bool = False, floats: bool = False) -> str:
         """Return the algorithm of a collective on p ranks.
 
-        ``splits`` says that it is an all-to-all with split sizes, which not every algorithm can do; ``floats`` that it
-        is a sum that may travel in a codec.
+        ``splits`` says that it is an all-to-all with split sizes, which not every algorithm can do;
+        ``floats`` that it is a sum that may travel in a codec.
 
         >>> [Options("bruck").of("all_to_all", 4, splits) for splits in (False, True)]
         ['bruck', 'auto']
@@ -76,7 +77,10 @@ def _collective(algorithm: str, p: int) -> str:
 
 
 def from_environment() -> Options:
-    """Return the options that COLLECTIVES_ALGORITHM names. Raises ValueError, which names it, for an unknown one."""
+    """Return the options that COLLECTIVES_ALGORITHM names.
+
+    Raises ValueError, which names it, for an unknown one.
+    """
     try:
         return Options(os.environ.get(VARIABLE) or AUTO)
     except ValueError as error:

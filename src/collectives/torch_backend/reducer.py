@@ -27,19 +27,22 @@ def fit() -> None:
 def _keep_and_set_work(reducer: Reducer, work: dist.Work, use_static_world_size: bool) -> None:
     """Keep the Python side of a `Work` in ``join``, as torch's groups do.
 
-    The reducer keeps only the C++ side, whose ``wait`` never ends once the Python side has gone. All else in torch
-    that is given a `Work` keeps both sides.
+    The reducer keeps only the C++ side, whose ``wait`` never ends once the Python side has gone.
+    All else in torch that is given a `Work` keeps both sides.
     """
     _of_forward_pass[reducer] = work
     _set_work(reducer, work, use_static_world_size)
 
 
 def _register_readable_hook(ddp: DistributedDataParallel, comm_hook_type: Any) -> None:
-    """Register a built-in hook; in a group of ours that of FP16_COMPRESS is the one that torch has in Python.
+    """Register a built-in hook.
 
-    Both compute the same. The one in C++ asserts that the future of an all-reduce holds a C++ list of tensors, whereas
-    every future that Python completes holds a Python object (`FP16CompressCommHook::runHook` of torch 2.13). ALLREDUCE
-    leaves the future to the reducer, which reads both.
+    In a group of ours that of FP16_COMPRESS is the one that torch has in Python.
+
+    Both compute the same. The one in C++ asserts that the future of an all-reduce holds a C++ list
+    of tensors, whereas every future that Python completes holds a Python object
+    (`FP16CompressCommHook::runHook` of torch 2.13). ALLREDUCE leaves the future to the reducer,
+    which reads both.
     """
     if isinstance(ddp.process_group, Group) and comm_hook_type == FP16_COMPRESS:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook

@@ -1,6 +1,7 @@
 """The experiment ``asynchronous``: workers in step and out of step, while somebody is slow.
 
-One launch trains in every mode and with every slowness, again and again. On emulated hosts it also slows one link down.
+One launch trains in every mode and with every slowness, again and again. On emulated hosts it also
+slows one link down.
 """
 
 from __future__ import annotations
@@ -25,10 +26,21 @@ from collectives.units import format_rate
 from collectives_book.data_parallel.experiment import need_joining
 from collectives_book.experiment import Algorithm, RankExperiment, Ranks, Repetitions, Some
 
-LIMIT = 60.0  # seconds that a rank waits for another; a slow worker's step takes a fraction of a second
+# Seconds that a rank waits for another; a slow worker's step takes a fraction of a second.
+LIMIT = 60.0
 
 # Parameters that every row has, too.
-COLUMNS = {"ranks", "where", "backend", "slow_worker", "factor", "link_factor", "bound", "compute", "rate"}
+COLUMNS = {
+    "ranks",
+    "where",
+    "backend",
+    "slow_worker",
+    "factor",
+    "link_factor",
+    "bound",
+    "compute",
+    "rate",
+}
 
 Factor = Annotated[int, Field(ge=1, le=1000)]
 
@@ -62,11 +74,17 @@ class Asynchronous(RankExperiment):
         if backend(self.backend).takes_schedules:
             build("all_reduce", self.algorithm, self.ranks)
         if not 0 <= self.slow_worker < self.workers:
-            raise ValueError(f"slow_worker: got {self.slow_worker}, expected 0 to {self.workers - 1}")
+            raise ValueError(
+                f"slow_worker: got {self.slow_worker}, expected 0 to {self.workers - 1}"
+            )
         if self.batch < self.workers:
-            raise ValueError(f"batch: got {self.batch}, expected a sample or more for each of {self.workers} workers")
+            raise ValueError(
+                f"batch: got {self.batch}, expected a sample or more for each of {self.workers} workers"
+            )
         if "link" in self.slow and not links(self.where, self.ranks):
-            raise ValueError(f"slow: got 'link' with where {self.where!r}, expected cluster:LATENCY,RATE")
+            raise ValueError(
+                f"slow: got 'link' with where {self.where!r}, expected cluster:LATENCY,RATE"
+            )
         return self
 
     @property
@@ -80,7 +98,11 @@ class Asynchronous(RankExperiment):
 
     def job(self, left: Sequence[Any]) -> Row:
         """Return the parameters and the cases, for every rank."""
-        return self.model_dump(exclude={"output"}) | {"workers": self.workers, "limit": LIMIT, "cases": left}
+        return self.model_dump(exclude={"output"}) | {
+            "workers": self.workers,
+            "limit": LIMIT,
+            "cases": left,
+        }
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
         """Launch the ranks once, on emulated hosts with links that change."""

@@ -41,7 +41,10 @@ def look(called: str) -> Mark:
 
 def modes(rows: Rows) -> list[tuple[str, Rows]]:
     """Return the runs of each mode, with its name."""
-    return [(name(str(mode), int(runs.bound.iloc[0])), runs) for mode, runs in rows.groupby("mode", sort=False)]
+    return [
+        (name(str(mode), int(runs.bound.iloc[0])), runs)
+        for mode, runs in rows.groupby("mode", sort=False)
+    ]
 
 
 def slowness(row: Row) -> str:
@@ -65,12 +68,17 @@ def by_mode(rows: Rows) -> Rows:
 
 
 def rates(rows: Rows, predicted: Mapping[tuple[str, str], float]) -> Picture:
-    """Return updates per second of each mode, for each slow worker; ``predicted`` has the model's."""
+    """Return updates per second of each mode, for each slow worker.
+
+    ``predicted`` has the model's.
+    """
     table = by_mode(rows)
     said = [predicted.get((row.slow, row.mode), np.nan) for row in table.itertuples()]
     names = [name(row.mode, row.bound) for row in table.itertuples()]
     return kit.dots(
-        table.assign(who=[slowness(row) for row in table.itertuples()], called=names, predicted=said),
+        table.assign(
+            who=[slowness(row) for row in table.itertuples()], called=names, predicted=said
+        ),
         "rate",
         "who",
         kit.Axis("updates per second", "{:,.3g}".format),
@@ -89,7 +97,9 @@ def staleness(rows: Rows) -> Picture:
     def paint(figure: Figure, _: Theme) -> None:
         panels = figure.subplots(1, len(counts), squeeze=False)[0]
         for axes, (called, found) in zip(panels, counts.items(), strict=True):
-            axes.bar(range(len(found)), np.divide(found, sum(found)), 1.0, color=look(called).colour)
+            axes.bar(
+                range(len(found)), np.divide(found, sum(found)), 1.0, color=look(called).colour
+            )
             axes.set_title(f"{called}\nlargest {len(found) - 1}", loc="left", fontsize=9)
             axes.set_xlim(-0.5, max(len(found), 2) - 0.5)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -108,7 +118,9 @@ def lag(rows: Rows) -> Rows:
         delays = added(runs.delay)
         middle = np.searchsorted(np.cumsum(delays), (sum(delays) + 1) // 2)
         lines[called] = len(added(runs.staleness)) - 1, middle, len(delays) - 1
-    return pd.DataFrame.from_dict(lines, "index", columns=["largest staleness", "median delay", "largest delay"])
+    return pd.DataFrame.from_dict(
+        lines, "index", columns=["largest staleness", "median delay", "largest delay"]
+    )
 
 
 def added(counts: Rows) -> list[int]:
@@ -156,5 +168,8 @@ def outcome(rows: Rows) -> Rows:
         f"updates to a loss of {goal:.2f}": ("updates_to", "{:.0f}".format),
         f"time to a loss of {goal:.2f}": ("seconds_to", duration),
     }
-    each = {called: [statements.span(runs[of], form) for of, form in forms.values()] for called, runs in modes(found)}
+    each = {
+        called: [statements.span(runs[of], form) for of, form in forms.values()]
+        for called, runs in modes(found)
+    }
     return pd.DataFrame.from_dict(each, "index", columns=[*forms])

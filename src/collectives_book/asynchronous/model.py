@@ -41,9 +41,10 @@ def message_bytes() -> int:
 def predicted(parameters: Asynchronous, link: Link, slow: str, mode: str, nbytes: int) -> float:
     """Return the updates per second of one mode.
 
-    A worker's cycle is its computing and a message each way. Workers that never wait add up their own rates, which no
-    more than fill the server's port. Synchronous ones wait for the slowest, and all parameters leave the server's port
-    at once; so do all gradients come in, but for a slow worker's. Stale ones have their lead once, and then wait.
+    A worker's cycle is its computing and a message each way. Workers that never wait add up their
+    own rates, which no more than fill the server's port. Synchronous ones wait for the slowest, and
+    all parameters leave the server's port at once; so do all gradients come in, but for a slow
+    worker's. Stale ones have their lead once, and then wait.
     """
     workers, at = parameters.workers, parameters.slow_worker
     compute = [parameters.compute] * workers
@@ -60,9 +61,14 @@ def predicted(parameters: Asynchronous, link: Link, slow: str, mode: str, nbytes
         slower = {at + 1: float(parameters.link_factor if slow == "link" else 1)}
         on = Machine(name="cluster", network=link, slower=slower)
         schedule = build("all_reduce", parameters.algorithm, parameters.ranks)
-        return workers / (max(compute) + simulate(schedule, on, nbytes, parameters.algorithm).seconds)
+        return workers / (
+            max(compute) + simulate(schedule, on, nbytes, parameters.algorithm).seconds
+        )
     rounds = [
-        one + 2 * link.alpha + max(port, other) + (other if slow != "nobody" and worker == at else port)
+        one
+        + 2 * link.alpha
+        + max(port, other)
+        + (other if slow != "nobody" and worker == at else port)
         for worker, (one, other) in enumerate(zip(compute, sent, strict=True))
     ]
     return workers / max(rounds)

@@ -1,8 +1,8 @@
 """Push and pull: a parameter server and its workers as ranks, which send each other gradients and parameters.
 
-The server (rank 0) sends a worker the parameters, the worker computes the gradient of its next step and sends it back.
-A message has one number more than the parameters, the step. It travels by gloo, straight between two ranks, and every
-wait for one has a limit.
+The server (rank 0) sends a worker the parameters, the worker computes the gradient of its next step
+and sends it back. A message has one number more than the parameters, the step. It travels by gloo,
+straight between two ranks, and every wait for one has a limit.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ class _Shared(NamedTuple):
     seconds: float
     on_update: Callable[[], None]
     changed: threading.Condition
-    awaited: dict[int, tuple[int, float]]  # of a worker that computes: its step, and until when it has to come
+    # Of a worker that computes: its step, and until when it has to come.
+    awaited: dict[int, tuple[int, float]]
     outcomes: SimpleQueue[tuple[int, Exception | None]]
 
 
 def serve(server: Server, seconds: float, on_update: Callable[[], None] = lambda: None) -> None:
-    """Serve, as rank 0, all other ranks until no step is left; worker w is rank w + 1, and has a thread.
+    """Serve, as rank 0, all other ranks until no step is left.
 
-    ``on_update`` is called after each gradient, while the parameters stay as they are. Raises RuntimeError, naming the
-    worker, if one dies or sends nothing for ``seconds``, and ValueError if one sends a wrong step. The other workers
-    are told, and end with an error, too. The process group cannot be used afterwards.
+    Worker w is rank w + 1, and has a thread.
+
+    ``on_update`` is called after each gradient, while the parameters stay as they are. Raises
+    RuntimeError, naming the worker, if one dies or sends nothing for ``seconds``, and ValueError if
+    one sends a wrong step. The other workers are told, and end with an error, too. The process
+    group cannot be used afterwards.
     """
     shared = _Shared(server, seconds, on_update, threading.Condition(), {}, SimpleQueue())
     workers = range(dist.get_world_size() - 1)
@@ -84,11 +88,16 @@ def _serve_one(shared: _Shared, worker: int) -> None:
 
 
 def _serve_step(shared: _Shared, worker: int) -> bool:
-    """Send a worker the parameters when it may read them, and take its gradient; False if there is no step left."""
+    """Send a worker the parameters when it may read them, and take its gradient.
+
+    False if there is no step left.
+    """
     server, seconds = shared.server, 2 * shared.seconds  # a slower worker is late before this
     with shared.changed:
         if not shared.changed.wait_for(lambda: server.may_read(worker), seconds):
-            raise RuntimeError(f"worker {worker} waited for slower ones: got no turn within {seconds:g} s")
+            raise RuntimeError(
+                f"worker {worker} waited for slower ones: got no turn within {seconds:g} s"
+            )
         step = server.read(worker)
         message = _message(server.parameters, step)
     if step == STOP:
@@ -96,7 +105,8 @@ def _serve_step(shared: _Shared, worker: int) -> bool:
         return False
     gradient = torch.empty_like(message)
     shared.awaited[worker] = step, time.monotonic() + shared.seconds
-    coming = dist.irecv(gradient, worker + 1)  # asked for before the worker can send it, so that it comes at once
+    # Asked for before the worker can send it, so that it comes at once.
+    coming = dist.irecv(gradient, worker + 1)
     _finish(dist.isend(message, worker + 1), f"sending step {step} to worker {worker}", seconds)
     _finish(coming, f"receiving step {step} of worker {worker}", seconds)
     del shared.awaited[worker]
@@ -119,8 +129,8 @@ def _give_up(server: Server, failed: int) -> None:
 def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seconds: float) -> int:
     """Compute, as any other rank, ``gradient(parameters, step)`` of ``count`` numbers until the server says stop.
 
-    Returns the number of steps. Raises RuntimeError if the server or another worker fails, or if the server sends
-    nothing for twice ``seconds``, because the server may wait for a slower worker.
+    Returns the number of steps. Raises RuntimeError if the server or another worker fails, or if
+    the server sends nothing for twice ``seconds``, because the server may wait for a slower worker.
     """
     seconds = 2 * seconds + NOTICE_SECONDS
     message, done = torch.empty(count + 1), 0
@@ -129,7 +139,9 @@ def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seco
         _finish(coming, "receiving parameters from the server", seconds)
         step = int(message[-1])
         if step <= GAVE_UP:
-            raise RuntimeError(f"the server gave up, because worker {GAVE_UP - step} failed; its own error says how")
+            raise RuntimeError(
+                f"the server gave up, because worker {GAVE_UP - step} failed; its own error says how"
+            )
         if step == STOP:
             return done
         answer = _message(gradient(message[:-1], step), step)
@@ -150,5 +162,6 @@ def _finish(pending: dist.Work | None, what: str, seconds: float) -> None:
     try:
         pending.wait(timedelta(seconds=seconds))
     except RuntimeError as error:
-        reason = re.sub(r"^\[.*?\] ", "", str(error)).partition(". ")[0]  # without gloo's file and advice
+        # Without gloo's file and advice.
+        reason = re.sub(r"^\[.*?\] ", "", str(error)).partition(". ")[0]
         raise RuntimeError(f"{what}: {reason}") from error

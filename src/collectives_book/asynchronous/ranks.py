@@ -1,8 +1,8 @@
 """The task of every rank that trains in step and out of step: a parameter server with three bounds, and an all-reduce.
 
-Rank 0 is the server, rank w + 1 is worker w. Every run begins with the same model and takes the same batches. A worker
-computes its gradient for real and then waits until ``compute`` seconds are over, as for a larger model. One that is
-slow does both ``factor`` times.
+Rank 0 is the server, rank w + 1 is worker w. Every run begins with the same model and takes the
+same batches. A worker computes its gradient for real and then waits until ``compute`` seconds are
+over, as for a larger model. One that is slow does both ``factor`` times.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class TrainingRun(NamedTuple):
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Train once for each repetition, slowness and mode under "cases"; rank 0 reports the environment and their rows.
+    """Train once for each repetition, slowness and mode under "cases".
 
-    The event "slow" comes before the run it holds for. With `cluster.launch_on` the report returns when the launcher
-    has set the links.
+    Rank 0 reports the environment and their rows.
+
+    The event "slow" comes before the run it holds for. With `cluster.launch_on` the report returns
+    when the launcher has set the links.
     """
     launched = {"where": settings["where"], "backends": [settings["backend"]]}
     report_rows(launched, report, _rows(settings, report))
@@ -68,7 +70,9 @@ def _train(settings: Row, mode: str, slow: str, learned: Samples) -> TrainingRun
         work(gradient, start.numel(), settings["limit"])
         return None
     bound = {"synchronous": 0, "stale": settings["bound"], "asynchronous": None}[mode]
-    server = Server(start, settings["workers"], settings["workers"] * settings["steps"], bound, settings["rate"])
+    server = Server(
+        start, settings["workers"], settings["workers"] * settings["steps"], bound, settings["rate"]
+    )
     snapshots = [start.clone()]
 
     def keep() -> None:
@@ -80,7 +84,9 @@ def _train(settings: Row, mode: str, slow: str, learned: Samples) -> TrainingRun
 
 
 class Gradient:
-    """The gradient of a worker's share of a step's batch, as a function of the parameters; it takes its time.
+    """The gradient of a worker's share of a step's batch, as a function of the parameters.
+
+    It takes its time.
 
     The sum over the shares of all workers is the gradient of the mean loss of the batch.
     """
@@ -109,33 +115,55 @@ class Gradient:
 def times(settings: Row, worker: int, slow: str, step: int) -> int:
     """Return the number of times that a worker computes a step: more than once if it is slow.
 
-    With "compute" one worker is always slow. With "turns" each is slow in one of ``workers`` steps on average, by
-    chance, but in the same steps in every run: as many slow steps as with "compute", spread over all.
+    With "compute" one worker is always slow. With "turns" each is slow in one of ``workers`` steps
+    on average, by chance, but in the same steps in every run: as many slow steps as with "compute",
+    spread over all.
     """
     chance = np.random.default_rng([worker, step]).random() if slow == "turns" else 1.0
-    is_slow = chance < 1 / settings["workers"] or (slow == "compute" and worker == settings["slow_worker"])
+    is_slow = chance < 1 / settings["workers"] or (
+        slow == "compute" and worker == settings["slow_worker"]
+    )
     return int(settings["factor"]) if is_slow else 1
 
 
-def _by_all_reduce(settings: Row, gradient: Gradient, parameters: torch.Tensor) -> TrainingRun | None:
-    """Train with the parameters on every worker: an all-reduce sums the gradients; rank 0 adds zeros, and watches."""
+def _by_all_reduce(
+    settings: Row, gradient: Gradient, parameters: torch.Tensor
+) -> TrainingRun | None:
+    """Train with the parameters on every worker: an all-reduce sums the gradients.
+
+    Rank 0 adds zeros, and watches.
+    """
     one, worker = backend(settings["backend"]), gradient.worker
     began, trained = time.monotonic(), TrainingRun([], [parameters.clone()])
     for step in range(settings["steps"]):
-        total = (torch.zeros_like(parameters) if worker < 0 else gradient(parameters, step)).to(gradient.device)
-        call = Call(ALL_REDUCE, total, total, dist.ReduceOp.SUM, group=one.group(), algorithm=settings["algorithm"])
+        total = (torch.zeros_like(parameters) if worker < 0 else gradient(parameters, step)).to(
+            gradient.device
+        )
+        call = Call(
+            ALL_REDUCE,
+            total,
+            total,
+            dist.ReduceOp.SUM,
+            group=one.group(),
+            algorithm=settings["algorithm"],
+        )
         one.perform(call)
         one.flush()
         parameters.add_(total.cpu(), alpha=-settings["rate"])
         if worker < 0:
             now = time.monotonic() - began
-            trained.updates.extend(Update(each, step, now, 0, 0) for each in range(settings["workers"]))
+            trained.updates.extend(
+                Update(each, step, now, 0, 0) for each in range(settings["workers"])
+            )
             trained.snapshots.append(parameters.clone())
     return trained if dist.get_rank() == SERVER else None
 
 
 def _row(trained: TrainingRun, learned: Samples, tested: Samples) -> Row:
-    """Return the row of a run. Losses are those of all samples to learn from, after each round of updates."""
+    """Return the row of a run.
+
+    Losses are those of all samples to learn from, after each round of updates.
+    """
     updates, model, losses = trained.updates, perceptron(), []
     for parameters in trained.snapshots:
         vector_to_parameters(parameters, model.parameters())
@@ -149,7 +177,10 @@ def _row(trained: TrainingRun, learned: Samples, tested: Samples) -> Row:
         "staleness": np.bincount([update.staleness for update in updates]).tolist(),
         "delay": np.bincount([update.delay for update in updates]).tolist(),
         "by_worker": by_worker,
-        "at": [0.0, *(round(update.seconds, 6) for update in updates[len(by_worker) - 1 :: len(by_worker)])],
+        "at": [
+            0.0,
+            *(round(update.seconds, 6) for update in updates[len(by_worker) - 1 :: len(by_worker)]),
+        ],
         "losses": losses,
         "accuracy": accuracy(model, tested),
         "digest": hashlib.sha256(trained.snapshots[-1].numpy().tobytes()).hexdigest()[:16],

@@ -1,8 +1,8 @@
 """The experiment ``data-parallel``: replicas joined by several back ends, a rank that is killed, larger batches.
 
-Rows are of three parts. "training": one row for each back end and algorithm, and one for the same training in one
-process. "resumed": a rank was killed, and other ranks went on from the checkpoint. "rates": batch sizes and learning
-rates.
+Rows are of three parts. "training": one row for each back end and algorithm, and one for the same
+training in one process. "resumed": a rank was killed, and other ranks went on from the checkpoint.
+"rates": batch sizes and learning rates.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class DataParallel(RankExperiment):
         for name in self.libraries():
             need_joining(name)
         if self.backend in self.beside:
-            raise ValueError(f"beside: got {self.backend!r}, which is the backend, expected others only")
+            raise ValueError(
+                f"beside: got {self.backend!r}, which is the backend, expected others only"
+            )
         for name in self.algorithms:
             if name != "auto":
                 build("all_reduce", name, self.ranks)
@@ -90,10 +92,13 @@ class DataParallel(RankExperiment):
     def wanted(self) -> list[tuple[str, str | None, str, str]]:
         """Return the cases: what starts ranks, Horovod's threshold, a back end and its algorithm.
 
-        Those that are started alike stand together: one launch measures them. The killed rank comes last.
+        Those that are started alike stand together: one launch measures them. The killed rank comes
+        last.
         """
         joined = [
-            (launcher_for(name, self.where), *variant) for name in self.libraries() for variant in self._variants(name)
+            (launcher_for(name, self.where), *variant)
+            for name in self.libraries()
+            for variant in self._variants(name)
         ]
         first = joined[0]
         one, tried = (*first[:2], ONE_PROCESS, ""), (*first[:2], RATES, "")
@@ -105,7 +110,10 @@ class DataParallel(RankExperiment):
     def _variants(self, name: str) -> list[tuple[str | None, str, str]]:
         if name == "horovod":
             return [(str(threshold), name, "default") for threshold in self.fusion]
-        return [(None, name, algorithm) for algorithm in (self.algorithms if name in OURS else ["default"])]
+        return [
+            (None, name, algorithm)
+            for algorithm in (self.algorithms if name in OURS else ["default"])
+        ]
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
         """Launch the ranks that are started alike, and at last those of which one is killed."""
@@ -118,10 +126,21 @@ class DataParallel(RankExperiment):
 
     def job(self, left: Sequence[Any]) -> Row:
         """Return what the ranks of one launch are told, to train with these."""
-        tried = {"batches": self.batches, "rate": self.base_rate, "epochs": self.epochs, "seeds": self.seeds}
-        return {"training": asdict(Training(self.steps, self.batch, self.rate)), "joined": left, "rates": tried}
+        tried = {
+            "batches": self.batches,
+            "rate": self.base_rate,
+            "epochs": self.epochs,
+            "seeds": self.seeds,
+        }
+        return {
+            "training": asdict(Training(self.steps, self.batch, self.rate)),
+            "joined": left,
+            "rates": tried,
+        }
 
-    def _launched(self, where: str, fusion: str | None, job: Row, keep: Keep, timeout: float) -> list[Row]:
+    def _launched(
+        self, where: str, fusion: str | None, job: Row, keep: Keep, timeout: float
+    ) -> list[Row]:
         own = {} if fusion is None else {"fusion": int(fusion)}
 
         def on_event(event: Row) -> None:
@@ -132,7 +151,9 @@ class DataParallel(RankExperiment):
             job
             | {
                 "where": where,
-                "backends": [each for each in self.libraries() if launcher_for(each, self.where) == where],
+                "backends": [
+                    each for each in self.libraries() if launcher_for(each, self.where) == where
+                ],
             },
             self.ranks,
             where=where,
@@ -153,14 +174,21 @@ class DataParallel(RankExperiment):
         return row | {"simulated_us": round(seconds * 1e6, 3), "chosen": chosen.algorithm}
 
     def _killed_and_resumed(self, fusion: str | None, joined: list[tuple[str, str]]) -> Row:
-        """Kill a rank, then start all again, which go on from the checkpoint; returns one row about both."""
+        """Kill a rank, then start all again, which go on from the checkpoint.
+
+        Returns one row about both.
+        """
         file = Path(f"{self.output}.checkpoint.pt")
         file.unlink(missing_ok=True)
         again = self.job(joined) | {"file": str(file.absolute()), "every": self.every}
         try:
             death = self._killed(fusion, again | {"killed_at": self.killed_at})
             events = self._launched(
-                launcher_for(self.backend, self.where), fusion, again, lambda _: None, KILLED_SECONDS
+                launcher_for(self.backend, self.where),
+                fusion,
+                again,
+                lambda _: None,
+                KILLED_SECONDS,
             )
         finally:
             file.unlink(missing_ok=True)
@@ -177,10 +205,14 @@ class DataParallel(RankExperiment):
                 last.append((time.monotonic(), event["losses"]))
 
         try:
-            self._launched(launcher_for(self.backend, self.where), fusion, job, on_event, KILLED_SECONDS)
+            self._launched(
+                launcher_for(self.backend, self.where), fusion, job, on_event, KILLED_SECONDS
+            )
         except RankError as error:
             if not last:
                 raise
             (when, losses), said = last[0], str(error).splitlines()[0].partition(";")[0]
             return {"before": losses, "said": said, "seconds": round(time.monotonic() - when, 3)}
-        raise RuntimeError("a rank was killed: got a training run that ended well, expected RankError")
+        raise RuntimeError(
+            "a rank was killed: got a training run that ended well, expected RankError"
+        )

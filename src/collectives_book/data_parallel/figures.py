@@ -42,14 +42,19 @@ def name_of(row: Any) -> str:
 def differences(rows: Rows) -> dict[str, float]:
     """Return, of each series, the largest relative difference of a loss from that of one process."""
     alone = np.array(one_process(rows).losses)
-    off = {name_of(row): np.abs(np.array(row.losses) - alone) / alone for row in replicated(rows).itertuples()}
+    off = {
+        name_of(row): np.abs(np.array(row.losses) - alone) / alone
+        for row in replicated(rows).itertuples()
+    }
     return {name: float(each.max()) for name, each in off.items()}
 
 
 def pair(rows: Rows) -> tuple[Any, Any]:
     """Return the row of the training that was killed, and that of the same training without."""
     row, series = next(measured.part(rows, "resumed").itertuples()), replicated(rows)
-    return row, next(series[(series.backend == row.backend) & (series.algorithm == row.algorithm)].itertuples())
+    return row, next(
+        series[(series.backend == row.backend) & (series.algorithm == row.algorithm)].itertuples()
+    )
 
 
 def changed(rows: Rows) -> int:
@@ -61,10 +66,15 @@ def changed(rows: Rows) -> int:
 def losses(rows: Rows) -> Picture:
     """Return the loss of every step: one process as dashes, on them in turn markers of each back end."""
     alone, series = one_process(rows), [*replicated(rows).drop_duplicates("backend").itertuples()]
-    looks = {f"{row.ranks} replicas, {name_of(row)}": measured.look(row.backend, row.algorithm) for row in series}
+    looks = {
+        f"{row.ranks} replicas, {name_of(row)}": measured.look(row.backend, row.algorithm)
+        for row in series
+    }
     steps = np.arange(len(alone.losses))
     parts = [
-        pd.DataFrame({"step": steps + 1, "loss": row.losses, ALONE: alone.losses, "series": name})[nth :: len(series)]
+        pd.DataFrame({"step": steps + 1, "loss": row.losses, ALONE: alone.losses, "series": name})[
+            nth :: len(series)
+        ]
         for nth, (name, row) in enumerate(zip(looks, series, strict=True))
     ]
     return kit.curves(
@@ -84,11 +94,20 @@ def times(rows: Rows) -> Picture:
     """
     found = measured.part(rows, "training")
     predicted = found.median_us - found.get("reduce_us", np.nan) + found.get("simulated_us", np.nan)
-    found = found.assign(predicted=predicted.astype(float), name=[name_of(row) for row in found.itertuples()])
-    looks = {row.name: measured.look(row.backend, row.algorithm) for row in found.itertuples()} | {ALONE: NEUTRAL}
+    found = found.assign(
+        predicted=predicted.astype(float), name=[name_of(row) for row in found.itertuples()]
+    )
+    looks = {row.name: measured.look(row.backend, row.algorithm) for row in found.itertuples()} | {
+        ALONE: NEUTRAL
+    }
     return kit.dots(
         found,
-        *("median_us", "name", kit.US._replace(name="time of a step"), "Median time of a training step"),
+        *(
+            "median_us",
+            "name",
+            kit.US._replace(name="time of a step"),
+            "Median time of a training step",
+        ),
         interval=("low_us", "high_us"),
         predicted="predicted" if found.predicted.notna().any() else None,
         looks=looks.__getitem__,
@@ -100,15 +119,23 @@ def resumed(rows: Rows) -> Picture:
     row, whole = pair(rows)
     kept, died = int(row.resumed_after), int(row.killed_at)
     until = pd.DataFrame(
-        {"series": "until it was killed", "loss": row.before, "undisturbed": whole.losses[: len(row.before)]}
+        {
+            "series": "until it was killed",
+            "loss": row.before,
+            "undisturbed": whole.losses[: len(row.before)],
+        }
     )
-    after = pd.DataFrame({"series": "resumed", "loss": row.losses, "undisturbed": whole.losses})[kept:]
+    after = pd.DataFrame({"series": "resumed", "loss": row.losses, "undisturbed": whole.losses})[
+        kept:
+    ]
     looks = {"until it was killed": measured.look(row.backend, row.algorithm), "resumed": VERMILION}
 
     def killed(panels: Sequence[Axes], theme: Theme) -> None:
         panels[0].axvline(died, color=theme.ink, lw=0.9, ls=":")
 
-    table = pd.concat([until, after]).assign(step=lambda each: each.index + 1).reset_index(drop=True)
+    table = (
+        pd.concat([until, after]).assign(step=lambda each: each.index + 1).reset_index(drop=True)
+    )
     about = f"Losses around a rank that is killed in step {died}; the training resumes after step {kept}"
     return kit.curves(
         table,
@@ -123,7 +150,11 @@ def resumed(rows: Rows) -> Picture:
 def by_rule(rows: Rows) -> Rows:
     """Return the median accuracy over the seeds, with the least and the most, for each rule and batch."""
     grouped = measured.part(rows, "rates").groupby(["rule", "batch"], sort=False).accuracy
-    return grouped.agg(accuracy="median", low="min", high="max").reset_index().sort_values("batch", kind="stable")
+    return (
+        grouped.agg(accuracy="median", low="min", high="max")
+        .reset_index()
+        .sort_values("batch", kind="stable")
+    )
 
 
 def rates(rows: Rows) -> Picture:
@@ -133,7 +164,10 @@ def rates(rows: Rows) -> Picture:
     return kit.curves(
         table.assign(rule=table.rule.map(RULES)),
         *("batch", "accuracy", "rule"),
-        (kit.Axis("samples of a batch", "{:g}".format, 2), kit.Axis("digits read right", "{:.0%}".format)),
+        (
+            kit.Axis("samples of a batch", "{:g}".format, 2),
+            kit.Axis("digits read right", "{:.0%}".format),
+        ),
         "Share of unseen digits that are read right, against the samples of a batch",
         interval=("low", "high"),
         looks=looks.__getitem__,

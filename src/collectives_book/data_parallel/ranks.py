@@ -16,20 +16,33 @@ from collectives.backends import backend
 from collectives.bench.report import gathered, report_rows
 from collectives.bench.settings import Row
 from collectives.statistics import interval_us, microseconds
-from collectives_book.data_parallel.training import Replicas, State, Step, Training, alone, joined, step, train
+from collectives_book.data_parallel.training import (
+    Replicas,
+    State,
+    Step,
+    Training,
+    alone,
+    joined,
+    step,
+    train,
+)
 from collectives_book.digits import Samples, accuracy, digits
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Cases that no back end joins: the same training in one process, and batch sizes with their learning rates.
+# Cases that no back end joins: the same training in one process, and batch sizes with their
+# learning rates.
 ONE_PROCESS, RATES = "one process", "rates"
 # Steps that no time is kept of: in the first ones connections and buffers are made.
 WARMUPS = 3
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Train once for each back end and algorithm under "joined"; `ONE_PROCESS` and `RATES` stand among them."""
+    """Train once for each back end and algorithm under "joined".
+
+    `ONE_PROCESS` and `RATES` stand among them.
+    """
     report_rows(settings, report, _rows(settings, report))
 
 
@@ -55,7 +68,9 @@ def one_process(training: Training, device: torch.device) -> Row:
     return row
 
 
-def replicated(training: Training, name: str, algorithm: str, settings: Row, report: Callable[[Row], None]) -> Row:
+def replicated(
+    training: Training, name: str, algorithm: str, settings: Row, report: Callable[[Row], None]
+) -> Row:
     """A replica on every rank, joined by this back end."""
     steps: list[float] = []
     sums: list[float] = []
@@ -64,7 +79,12 @@ def replicated(training: Training, name: str, algorithm: str, settings: Row, rep
     die = settings.get("killed_at")
     acting = timed(with_injected_kill(take_step, die, report) if die else take_step, steps)
     state = train(
-        training, summing, acting, optimize=optimize, file=settings.get("file"), every=settings.get("every", 1)
+        training,
+        summing,
+        acting,
+        optimize=optimize,
+        file=settings.get("file"),
+        every=settings.get("every", 1),
     )
     row = summary(algorithm, training, state, slowest(steps))
     if sums and replicas.device.type == "cpu":  # on a GPU a call returns before it is done
@@ -85,7 +105,10 @@ def timed(act: Callable[P, T], seconds: list[float]) -> Callable[P, T]:
 
 
 def with_injected_kill(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
-    """The same step; but the last rank is killed in step ``at``, after its backward pass and before the sum."""
+    """The same step.
+
+    But the last rank is killed in step ``at``, after its backward pass and before the sum.
+    """
 
     def one(state: State, batch: Samples, replicas: Replicas) -> float:
         if len(state.losses) + 1 == at:
@@ -107,20 +130,36 @@ def slowest(seconds: list[float]) -> list[float]:
 def summary(algorithm: str, training: Training, state: State, seconds: list[float]) -> Row:
     """A row: what was trained, all losses, and the time of a step."""
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
-    row: Row = {"part": "training", "algorithm": algorithm, "batch": training.batch, "steps": training.steps}
+    row: Row = {
+        "part": "training",
+        "algorithm": algorithm,
+        "batch": training.batch,
+        "steps": training.steps,
+    }
     row |= {"parameters": parameters, "bytes": 4 * (parameters + 1), "losses": state.losses}
     if kept := seconds[WARMUPS:]:
         row |= {"samples": microseconds(kept), **interval_us(kept)}
     return row
 
 
-def rates(batches: list[int], rate: float, epochs: int, seeds: int, device: torch.device) -> list[Row]:
-    """Train on batches of several sizes, at the same rate and at one that grows with the batch; every rank some.
+def rates(
+    batches: list[int], rate: float, epochs: int, seeds: int, device: torch.device
+) -> list[Row]:
+    """Train on batches of several sizes, at the same rate and at one that grows with the batch.
+
+    Every rank some.
 
     One process trains for each, because p replicas take the same steps.
     """
-    wanted = [(size, rule, seed) for size in batches for rule in ("same", "linear") for seed in range(seeds)]
-    mine = list(tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs, device))
+    wanted = [
+        (size, rule, seed)
+        for size in batches
+        for rule in ("same", "linear")
+        for seed in range(seeds)
+    ]
+    mine = list(
+        tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs, device)
+    )
     return [row for rank in gathered(mine) for row in rank]
 
 
@@ -135,5 +174,12 @@ def tried(
         state = train(Training(steps=steps, batch=size, rate=scaled, seed=seed), alone(device))
         with torch.no_grad():
             loss = float(cross_entropy(state.model(learned.images), learned.labels))
-        row = {"part": "rates", "batch": size, "rule": rule, "seed": seed, "rate": scaled, "steps": steps}
+        row = {
+            "part": "rates",
+            "batch": size,
+            "rule": rule,
+            "seed": seed,
+            "rate": scaled,
+            "steps": steps,
+        }
         yield row | {"loss": loss, "accuracy": accuracy(state.model, tested)}

@@ -1,12 +1,14 @@
 """Data parallelism by hand: every rank has a replica of the model, and one all-reduce a step keeps them equal.
 
-Each replica computes the gradient of its shard of the batch. The sum over all replicas is the gradient of the whole
-batch, so every replica takes the step that one process with the whole batch would take.
+Each replica computes the gradient of its shard of the batch. The sum over all replicas is the
+gradient of the whole batch, so every replica takes the step that one process with the whole batch
+would take.
 
-A checkpoint is all that a run needs to resume, in one file that is complete or absent. Rank 0 writes it under another
-name and moves it to its place, so a rank that dies while it writes leaves the last checkpoint as it was. Rank 0 reads
-it and sends its bytes to the others, which need no common file system. They are loaded with torch's ``weights_only``,
-which builds tensors and plain values and runs no code.
+A checkpoint is all that a run needs to resume, in one file that is complete or absent. Rank 0
+writes it under another name and moves it to its place, so a rank that dies while it writes leaves
+the last checkpoint as it was. Rank 0 reads it and sends its bytes to the others, which need no
+common file system. They are loaded with torch's ``weights_only``, which builds tensors and plain
+values and runs no code.
 """
 
 from __future__ import annotations
@@ -159,7 +161,10 @@ def horovod_optimizer(model: nn.Module, training: Training) -> Optimizer:
 
 
 def horovod_step(state: State, batch: Samples, replicas: Replicas) -> float:
-    """Take one step; the backward pass starts the sums of the gradients, and the optimizer waits for them."""
+    """Take one step.
+
+    The backward pass starts the sums of the gradients, and the optimizer waits for them.
+    """
     hvd = started()
     state.optimizer.zero_grad()
     loss = part_of_loss(state.model, batch, replicas)
@@ -180,9 +185,10 @@ def train(
 ) -> State:
     """Train a replica; every rank calls it alike, and ends with the same model.
 
-    With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the last one. A run that
-    finds one resumes from it, also on another number of ranks. ``optimize`` makes the optimizer. Raises ValueError
-    if the checkpoint was made with other parameters; only ``steps`` may differ.
+    With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the
+    last one. A run that finds one resumes from it, also on another number of ranks. ``optimize``
+    makes the optimizer. Raises ValueError if the checkpoint was made with other parameters; only
+    ``steps`` may differ.
 
     >>> losses = train(Training(steps=20), alone()).losses
     >>> losses[-1] < losses[0]
@@ -216,10 +222,14 @@ def save(state: State, training: Training, file: str) -> None:
 
 
 def write(path: str | Path, content: dict[str, Any]) -> None:
-    """Write tensors and plain values to ``path``, over what was there; a reader sees the old file or the new one."""
+    """Write tensors and plain values to ``path``, over what was there.
+
+    A reader sees the old file or the new one.
+    """
 
     def put(partial: Path) -> None:
-        torch.save(content, whole := io.BytesIO())  # to a file on a full disk it raises what says nothing
+        # To a file on a full disk it raises what says nothing.
+        torch.save(content, whole := io.BytesIO())
         with partial.open("wb") as file:
             file.write(whole.getbuffer())
             file.flush()
@@ -230,7 +240,10 @@ def write(path: str | Path, content: dict[str, Any]) -> None:
 
 
 def resume(state: State, training: Training, replicas: Replicas, file: str) -> None:
-    """Resume from the file's checkpoint, if there is one; only the number of steps may differ from its parameters."""
+    """Resume from the file's checkpoint, if there is one.
+
+    Only the number of steps may differ from its parameters.
+    """
     found = load(file, replicas)
     if found is None:
         return
@@ -244,7 +257,9 @@ def resume(state: State, training: Training, replicas: Replicas, file: str) -> N
 
 
 def load(path: str | Path, replicas: Replicas) -> dict[str, Any] | None:
-    """Return what rank 0 finds at ``path``, on every rank; None where there is no file. Every rank calls it.
+    """Return what rank 0 finds at ``path``, on every rank; None where there is no file.
+
+    Every rank calls it.
 
     Raises ValueError, on every rank, for a file that is not a checkpoint.
     """
@@ -253,9 +268,13 @@ def load(path: str | Path, replicas: Replicas) -> dict[str, Any] | None:
     if not data:
         return None
     try:
-        content: dict[str, Any] = torch.load(io.BytesIO(data), map_location=replicas.device, weights_only=True)
+        content: dict[str, Any] = torch.load(
+            io.BytesIO(data), map_location=replicas.device, weights_only=True
+        )
     except Exception as error:  # a damaged file fails in many ways
-        raise ValueError(f"invalid checkpoint {path}: {' '.join(str(error).split())[:200]}") from None
+        raise ValueError(
+            f"invalid checkpoint {path}: {' '.join(str(error).split())[:200]}"
+        ) from None
     return content
 
 

@@ -1,7 +1,8 @@
 """The figure kit on seaborn: curves, dots, fields and lanes of a table's rows, in one look, with alternative texts.
 
-A measured value is a filled marker with its interval, a simulated one a line, a published one a hollow marker. A lower
-bound is a line of thin dashes. What to see in a figure is a sentence of the page that shows it.
+A measured value is a filled marker with its interval, a simulated one a line, a published one a
+hollow marker. A lower bound is a line of thin dashes. What to see in a figure is a sentence of the
+page that shows it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from collectives.algorithms import Mark
 from collectives.figures.style import LIGHT, Picture, Theme, mark, on_page, picture
@@ -38,7 +46,8 @@ def _without(*names: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-# Seaborn does without scipy's statistics and clusters, which no figure here needs: a second of every page.
+# Seaborn does without scipy's statistics and clusters, which no figure here needs: a second of
+# every page.
 with _without("scipy.stats", "scipy.cluster"):
     import seaborn as sns
     import seaborn.objects as so
@@ -61,7 +70,10 @@ UNTITLED: dict[str, Any] = {"title": lambda _: ""}  # seaborn's own title of a p
 
 
 class Axis(NamedTuple):
-    """The name of an axis, how its values are written, and the base of its logarithm; 0 is a linear axis."""
+    """The name of an axis, how its values are written, and the base of its logarithm.
+
+    0 is a linear axis.
+    """
 
     name: str
     form: Callable[[float], str] = "{:,.4g}".format
@@ -81,7 +93,10 @@ def nothing() -> Picture:
 
 
 def drawn(
-    paint: Callable[[Figure, Theme], None], about: str, height: float = 4.0, shown: Iterable[str] = ()
+    paint: Callable[[Figure, Theme], None],
+    about: str,
+    height: float = 4.0,
+    shown: Iterable[str] = (),
 ) -> Picture:
     """Paint a figure of the usual width, with `described` as its alternative text."""
     return picture(paint, described(about, shown), WIDTH, height)
@@ -94,7 +109,9 @@ def described(about: str, shown: Iterable[str] = ()) -> str:
     'Time against ranks. ring from 0.5 at 2 to 1.5 at 8.'
     """
     parts = [" ".join(each.split()) for each in shown]
-    fit = sum(len(" ".join([about, *parts[: nth + 1]]).split()) <= WORDS - 2 for nth in range(len(parts)))
+    fit = sum(
+        len(" ".join([about, *parts[: nth + 1]]).split()) <= WORDS - 2 for nth in range(len(parts))
+    )
     left = [f"{len(parts) - fit} more"] if fit < len(parts) else []
     return ". ".join([about, *(["; ".join([*parts[:fit], *left])] if parts else [])]) + "."
 
@@ -127,14 +144,15 @@ def curves(
 ) -> Picture:
     """Return the curves of a table: column ``y`` against ``x``, a series for each value of ``by``.
 
-    With ``measured`` (the default) ``y`` has filled markers, ``joined`` or not, with ``interval`` (two columns) as
-    bars; else it is a line. Beside it may stand
-    ``simulated``, a column drawn as a line, which the legend calls ``predicted`` (markers without one are dotted);
-    ``bound``, a column drawn as dashes, one line for all series, which the legend calls ``bounded``; and
-    ``published``, a table of the same columns drawn as hollow markers, which the legend calls ``source``.
+    With ``measured`` (the default) ``y`` has filled markers, ``joined`` or not, with ``interval``
+    (two columns) as bars; else it is a line. Beside it may stand ``simulated``, a column drawn as a
+    line, which the legend calls ``predicted`` (markers without one are dotted); ``bound``, a column
+    drawn as dashes, one line for all series, which the legend calls ``bounded``; and ``published``,
+    a table of the same columns drawn as hollow markers, which the legend calls ``source``.
 
-    ``looks`` gives the colour and marker of a series, of which each value of ``group`` has a line. Each value of
-    ``facet`` has a panel, ``columns`` side by side, headed by ``title``. ``then`` may add to the panels of a theme.
+    ``looks`` gives the colour and marker of a series, of which each value of ``group`` has a line.
+    Each value of ``facet`` has a panel, ``columns`` side by side, headed by ``title``. ``then`` may
+    add to the panels of a theme.
     """
     if rows.empty:
         return nothing()
@@ -153,7 +171,13 @@ def curves(
             plot = plot.facet(col=facet, order=panels, wrap=columns).label(**UNTITLED)
             plot = plot.share(x=is_x_shared, y=columns > 1)
         if known.any():
-            plot = plot.add(so.Line(linewidth=1.2), data=rows[known], y=simulated or y, marker=None, legend=False)
+            plot = plot.add(
+                so.Line(linewidth=1.2),
+                data=rows[known],
+                y=simulated or y,
+                marker=None,
+                legend=False,
+            )
         plot = (
             _points(plot, rows[~known & joined], y, simulated is not None, interval)
             if measured
@@ -178,14 +202,18 @@ def curves(
     return drawn(paint, about, height, _ends(rows, x, y, by, axes, facet, title))
 
 
-def _points(plot: so.Plot, joined: Rows, y: str, dotted: bool, interval: tuple[str, str] | None) -> so.Plot:
+def _points(
+    plot: so.Plot, joined: Rows, y: str, dotted: bool, interval: tuple[str, str] | None
+) -> so.Plot:
     """Add markers, their intervals, and a line through those that no simulated line passes."""
     line = so.Line(linewidth=1.2, linestyle=":" if dotted else "-", pointsize=0)
     plot = plot.add(line, data=joined, y=y, marker=None, legend=False) if len(joined) else plot
     plot = plot.add(so.Dot(pointsize=6), legend=False)
     if interval is None:
         return plot
-    return plot.add(so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False)
+    return plot.add(
+        so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False
+    )
 
 
 def _with_others(plot: so.Plot, points: Rows, bound: str | None, theme: Theme) -> so.Plot:
@@ -225,8 +253,8 @@ def dots(
 ) -> Picture:
     """Return the values of a table as dots: column ``x`` in a line of the figure for each name in the column ``y``.
 
-    ``by`` gives the dots of a line their look, ``interval`` (two columns) is drawn as bars, ``predicted`` (a column) as
-    a short stroke. Each value of ``facet`` has a panel, side by side.
+    ``by`` gives the dots of a line their look, ``interval`` (two columns) is drawn as bars,
+    ``predicted`` (a column) as a short stroke. Each value of ``facet`` has a panel, side by side.
     """
     if rows.empty:
         return nothing()
@@ -239,11 +267,23 @@ def dots(
     def paint(figure: Figure, theme: Theme) -> None:
         beside = [so.Dodge(by=["color"], gap=0.2)] if several else []
         plot = so.Plot(rows.astype({by: str}), x=x, y=y, color=by, marker=by)
-        plot = plot.facet(col=facet, order=panels).share(x=is_x_shared).label(**UNTITLED) if facet else plot
+        plot = (
+            plot.facet(col=facet, order=panels).share(x=is_x_shared).label(**UNTITLED)
+            if facet
+            else plot
+        )
         plot = plot.add(so.Dot(pointsize=6), *beside, orient="y", legend=False)
         if interval:
             bars = so.Range(linewidth=1.2)
-            plot = plot.add(bars, *beside, xmin=interval[0], xmax=interval[1], orient="y", marker=None, legend=False)
+            plot = plot.add(
+                bars,
+                *beside,
+                xmin=interval[0],
+                xmax=interval[1],
+                orient="y",
+                marker=None,
+                legend=False,
+            )
         if predicted:
             stroke = so.Dot(marker="|", color=theme.ink, pointsize=14, stroke=1.4)
             plot = plot.add(stroke, *beside, x=predicted, orient="y", legend=False, marker=None)
@@ -262,7 +302,12 @@ def dots(
     told = [*([facet] if facet else []), y, *([by] if by != y else [])]
     names_of = rows[told].astype(str).agg(", ".join, axis="columns")
     shown = [f"{name} {axis.form(value)}" for name, value in zip(names_of, rows[x], strict=True)]
-    return drawn(paint, about, height or 1.2 + (0.2 + 0.2 * (len(names) if several else 1)) * len(lines), shown)
+    return drawn(
+        paint,
+        about,
+        height or 1.2 + (0.2 + 0.2 * (len(names) if several else 1)) * len(lines),
+        shown,
+    )
 
 
 def fields(
@@ -279,8 +324,8 @@ def fields(
 ) -> Picture:
     """Return a map of who wins where: a coloured field for each ``x`` and ``y``, marked with the winner's initials.
 
-    Each value of ``facet`` has a panel; an empty name is a field without a winner. The row of fields at ``frame`` has
-    a dotted frame.
+    Each value of ``facet`` has a panel; an empty name is a field without a winner. The row of
+    fields at ``frame`` has a dotted frame.
     """
     if rows.empty:
         return nothing()
@@ -289,7 +334,11 @@ def fields(
         str(name): part.pivot(index=y, columns=x, values=winner).sort_index(ascending=False)
         for name, part in rows.groupby(facet, sort=False)
     }
-    tall = sum(len(table) for table in panels.values()) if columns == 1 else max(map(len, panels.values()))
+    tall = (
+        sum(len(table) for table in panels.values())
+        if columns == 1
+        else max(map(len, panels.values()))
+    )
 
     def paint(figure: Figure, theme: Theme) -> None:
         found = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flat
@@ -299,31 +348,68 @@ def fields(
             panel.set_ylabel(axes[1].name if panel.get_subplotspec().is_first_col() else "")
             if frame is not None and frame in table.index:
                 at = (0, list(table.index).index(frame))
-                box: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.6, "ls": (0, (1, 1.5)), "clip_on": False}
+                box: dict[str, Any] = {
+                    "fill": False,
+                    "ec": theme.ink,
+                    "lw": 1.6,
+                    "ls": (0, (1, 1.5)),
+                    "clip_on": False,
+                }
                 panel.add_patch(mpl.patches.Rectangle(at, table.shape[1], 1, **box))
         handles = [
-            Patch(fc=on_page(mark(name).colour, theme), label=f"{initials(name)} {name.replace('_', ' ')}")
+            Patch(
+                fc=on_page(mark(name).colour, theme),
+                label=f"{initials(name)} {name.replace('_', ' ')}",
+            )
             for name in names
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5, handlelength=1.0)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=3, fontsize=8.5, handlelength=1.0
+        )
 
     rows_of_panels = 1 if columns > 1 else len(panels)
     height = 0.9 * rows_of_panels + 0.2 * tall + 0.22 * -(-len(names) // 3)
-    counts = rows[rows[winner] != ""].groupby(facet, sort=False)[winner].value_counts().groupby(level=0, sort=False)
-    shown = [f"{name}: {part.index[0][1]} in {part.iloc[0]} of {panels[str(name)].size}" for name, part in counts]
+    counts = (
+        rows[rows[winner] != ""]
+        .groupby(facet, sort=False)[winner]
+        .value_counts()
+        .groupby(level=0, sort=False)
+    )
+    shown = [
+        f"{name}: {part.index[0][1]} in {part.iloc[0]} of {panels[str(name)].size}"
+        for name, part in counts
+    ]
     return drawn(paint, about, height, shown)
 
 
-def _map(panel: Axes, table: Rows, names: Sequence[str], axes: tuple[Axis, Axis], theme: Theme, columns: int) -> None:
+def _map(
+    panel: Axes,
+    table: Rows,
+    names: Sequence[str],
+    axes: tuple[Axis, Axis],
+    theme: Theme,
+    columns: int,
+) -> None:
     colours = {name: on_page(mark(name).colour, theme) for name in names}
     numbers = table.map(lambda name: names.index(name) if name else np.nan).astype(float)
-    look: dict[str, Any] = {"cmap": mpl.colors.ListedColormap([*colours.values()]), "vmin": -0.5, "cbar": False}
-    look |= {"vmax": len(names) - 0.5, "linewidths": 1, "linecolor": theme.ground, "annot": table.map(initials)}
+    look: dict[str, Any] = {
+        "cmap": mpl.colors.ListedColormap([*colours.values()]),
+        "vmin": -0.5,
+        "cbar": False,
+    }
+    look |= {
+        "vmax": len(names) - 0.5,
+        "linewidths": 1,
+        "linecolor": theme.ground,
+        "annot": table.map(initials),
+    }
     sns.heatmap(numbers, ax=panel, fmt="", annot_kws={"fontsize": 7.5}, mask=numbers.isna(), **look)
     for text in panel.texts:  # seaborn chooses white or a dark grey; a dark page needs black
         text.set_color(readable_on(mpl.colors.to_hex(colours[_spelt(text.get_text(), names)])))
     turned = 40 if len(table.columns) * columns > 10 else 0
-    panel.set_xticklabels([axes[0].form(value) for value in table.columns], rotation=turned, fontsize=8.5)
+    panel.set_xticklabels(
+        [axes[0].form(value) for value in table.columns], rotation=turned, fontsize=8.5
+    )
     panel.set_yticklabels([axes[1].form(value) for value in table.index], rotation=0, fontsize=8.5)
     panel.set(xlabel=axes[0].name)
     panel.tick_params(length=0)
@@ -353,9 +439,10 @@ def lanes(
 ) -> Picture:
     """Return a timeline: in each lane a bar for each row, from its ``begin`` to its ``end``, coloured by its ``what``.
 
-    ``lane`` names the lane of a row; rows of one lane are one below the other where their ``level`` differs (0 to 1,
-    with ``tall`` as a bar's height). ``text`` is written into the bar. Each value of ``facet`` has a panel, in which
-    ``shaded`` marks a span of time. A colour "ink" or "faint" is the theme's.
+    ``lane`` names the lane of a row; rows of one lane are one below the other where their ``level``
+    differs (0 to 1, with ``tall`` as a bar's height). ``text`` is written into the bar. Each value
+    of ``facet`` has a panel, in which ``shaded`` marks a span of time. A colour "ink" or "faint" is
+    the theme's.
     """
     panels = {str(name): part for name, part in rows.groupby(facet, sort=False)}
 
@@ -366,7 +453,12 @@ def lanes(
             _lanes(panel, part, of, theme)
             panel.set_title(name, **TITLE)
             if shaded and name in shaded:
-                panel.axvspan(*shaded[name], color=of[[*colours][-1]], alpha=0.15 if theme is LIGHT else 0.35, lw=0)
+                panel.axvspan(
+                    *shaded[name],
+                    color=of[[*colours][-1]],
+                    alpha=0.15 if theme is LIGHT else 0.35,
+                    lw=0,
+                )
             _scale(panel, "x", axis, [])
             panel.label_outer()
         handles = [Patch(fc=of[what], ec="none", label=what) for what in colours]
@@ -381,11 +473,24 @@ def _lanes(panel: Axes, rows: Rows, colours: Mapping[str, str], theme: Theme) ->
     for row in rows.itertuples():
         tall, level = getattr(row, "tall", 0.84), getattr(row, "level", 0.0)
         at, colour = places[row.lane] - 0.42 + level, colours[row.what]
-        look: dict[str, Any] = {"align": "edge", "color": colour, "edgecolor": theme.ground, "lw": 0.6}
+        look: dict[str, Any] = {
+            "align": "edge",
+            "color": colour,
+            "edgecolor": theme.ground,
+            "lw": 0.6,
+        }
         panel.barh(at, row.end - row.begin, tall, row.begin, **look)
         if text := getattr(row, "text", ""):
             middle = (row.begin + row.end) / 2
-            panel.text(middle, at + tall / 2, text, ha="center", va="center", fontsize=8, color=readable_on(colour))
+            panel.text(
+                middle,
+                at + tall / 2,
+                text,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=readable_on(colour),
+            )
     panel.set_yticks([*places.values()], [*places], fontsize=8.5)
     panel.invert_yaxis()
     panel.grid(visible=False, axis="y")
@@ -410,11 +515,18 @@ def legend(
     if handles or title:
         longest = max((len(str(handle.get_label())) for handle in handles), default=1)
         columns = max(1, min(4, 60 // (longest + 6)))
-        look: dict[str, Any] = {"fontsize": 9, "title": title, "title_fontsize": 9, "alignment": "left"}
+        look: dict[str, Any] = {
+            "fontsize": 9,
+            "title": title,
+            "title_fontsize": 9,
+            "alignment": "left",
+        }
         figure.legend(handles=handles, loc="outside lower left", ncols=columns, **look)
 
 
-def _plot(plot: so.Plot, figure: Figure, theme: Theme, looks: Mapping[str, Mark], **scales: Any) -> None:
+def _plot(
+    plot: so.Plot, figure: Figure, theme: Theme, looks: Mapping[str, Mark], **scales: Any
+) -> None:
     scales |= {
         "color": {name: on_page(look.colour, theme) for name, look in looks.items()},
         "marker": {name: look.marker for name, look in looks.items()},
@@ -435,11 +547,19 @@ def _scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns
     if axis.base:
         getattr(panel, f"set_{which}scale")("log", base=axis.base)
         of.set_minor_locator(NullLocator())
-    elif (which == "y" and panel.get_ylim()[0] >= 0) or (which == "x" and not values and panel.get_xlim()[0] >= 0):
+    elif (which == "y" and panel.get_ylim()[0] >= 0) or (
+        which == "x" and not values and panel.get_xlim()[0] >= 0
+    ):
         getattr(panel, f"set_{which}lim")(0, None)
     if axis.base == 2 and values:
         ticks = sorted({float(value) for value in values})
-        named = dict(zip(ticks, roomy(ticks, [axis.form(tick) for tick in ticks], LENGTH / columns), strict=True))
+        named = dict(
+            zip(
+                ticks,
+                roomy(ticks, [axis.form(tick) for tick in ticks], LENGTH / columns),
+                strict=True,
+            )
+        )
         few = ticks if len(ticks) <= 10 else [tick for tick in ticks if named[tick]]
         of.set_major_locator(FixedLocator(few))
         of.set_major_formatter(FuncFormatter(lambda value, _: named.get(value, "")))
@@ -454,7 +574,9 @@ def _scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns
 
 
 def roomy(ticks: Sequence[float], names: Sequence[str], points: float) -> list[str]:
-    """Return the names that fit on a logarithmic axis of this length, the first and the last first; "" for all others.
+    """Return the names that fit on a logarithmic axis of this length, the first and the last first.
+
+    "" for all others.
 
     >>> roomy([4, 1 << 20, 4 << 20, 8 << 20], ["4 B", "1 MiB", "4 MiB", "8 MiB"], 260)
     ['4 B', '1 MiB', '', '8 MiB']
@@ -463,27 +585,38 @@ def roomy(ticks: Sequence[float], names: Sequence[str], points: float) -> list[s
     places = (places - places[0]) / max(float(np.ptp(places)), 1e-9) * points
     kept: list[int] = []
     for i in dict.fromkeys([0, len(ticks) - 1, *range(len(ticks))]):
-        if all(abs(places[i] - places[j]) > LETTER * (len(names[i]) + len(names[j])) / 2 for j in kept):
+        if all(
+            abs(places[i] - places[j]) > LETTER * (len(names[i]) + len(names[j])) / 2 for j in kept
+        ):
             kept.append(i)
     return [name if i in kept else "" for i, name in enumerate(names)]
 
 
 def _ends(
-    rows: Rows, x: str, y: str, by: str, axes: tuple[Axis, Axis], facet: str | None, title: Callable[[Any], str]
+    rows: Rows,
+    x: str,
+    y: str,
+    by: str,
+    axes: tuple[Axis, Axis],
+    facet: str | None,
+    title: Callable[[Any], str],
 ) -> Iterable[str]:
     """The first and the last point of each series, in each panel."""
     for panel, part in rows.groupby(facet, sort=False) if facet else [("", rows)]:
         for name, group in part.groupby(by, sort=False):
             ordered = group.sort_values(x, kind="stable")
             points = [
-                f"{axes[1].form(row[y])} at {axes[0].form(row[x])}" for _, row in ordered.iloc[[0, -1]].iterrows()
+                f"{axes[1].form(row[y])} at {axes[0].form(row[x])}"
+                for _, row in ordered.iloc[[0, -1]].iterrows()
             ]
             head = f"{title(panel)}: " if facet else ""
             yield f"{head}{name} {'from ' if len(group) > 1 else ''}{' to '.join(dict.fromkeys(points))}"
 
 
 def confidence(rows: Rows) -> str | None:
-    """Return what the bars of these rows are worth; None for rows without samples, or with one each.
+    """Return what the bars of these rows are worth.
+
+    None for rows without samples, or with one each.
 
     >>> import pandas as pd
     >>> confidence(pd.DataFrame({"samples": [[1.0] * 21, [2.0] * 21]}))
@@ -505,6 +638,7 @@ def readable_on(colour: str) -> str:
 def luminance(colour: str) -> float:
     """Return WCAG's relative luminance of a colour, 0 to 1."""
     linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mpl.colors.to_rgb(colour)
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in mpl.colors.to_rgb(colour)
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -22,7 +22,18 @@ AUTO = {"p2p": Mark("#56B4E9", "*"), "p2p_nccl": Mark("#332288", "X")}
 
 # Columns of whole numbers, which pandas reads as floats where another part of a table has none.
 COUNTS = (
-    *("ranks", "batch", "steps", "parameters", "bytes", "killed_at", "resumed_after", "seed", "blocks", "width"),
+    *(
+        "ranks",
+        "batch",
+        "steps",
+        "parameters",
+        "bytes",
+        "killed_at",
+        "resumed_after",
+        "seed",
+        "blocks",
+        "width",
+    ),
     *("calls", "stages", "stage", "micro_batches", "micro_batch", "kept"),
 )
 
@@ -45,8 +56,15 @@ def label(backend: str, algorithm: str) -> str:
 
 
 def look(backend: str, algorithm: str) -> Mark:
-    """Return the look of a series: its algorithm's; its back end's where a library chose the algorithm."""
-    return AUTO[backend] if algorithm == "auto" else mark(backend if algorithm == "default" else algorithm)
+    """Return the look of a series: its algorithm's.
+
+    Its back end's where a library chose the algorithm.
+    """
+    return (
+        AUTO[backend]
+        if algorithm == "auto"
+        else mark(backend if algorithm == "default" else algorithm)
+    )
 
 
 def asked(rows: Rows) -> list[str]:
@@ -63,11 +81,16 @@ def names(rows: Rows) -> list[str]:
 def times(rows: Rows, along: str = "bytes", **more: Any) -> Picture:
     """Return the figure of each series' median time, by the size of the buffer or by the number of ranks.
 
-    Simulated times and bounds are drawn where rows have them. ``more`` are arguments of `kit.curves`.
+    Simulated times and bounds are drawn where rows have them. ``more`` are arguments of
+    `kit.curves`.
     """
     if rows.empty:
         return kit.nothing()
-    computed = {name: rows[f"{name}_us"].astype(float) for name in ("simulated", "bound") if f"{name}_us" in rows}
+    computed = {
+        name: rows[f"{name}_us"].astype(float)
+        for name in ("simulated", "bound")
+        if f"{name}_us" in rows
+    }
     values = rows.assign(y=rows.median_us, low=rows.low_us, high=rows.high_us, **computed)
     return _curves(values, along, kit.US, "time", **more)
 
@@ -77,7 +100,13 @@ def bandwidths(rows: Rows, unit: str = "GB/s", **more: Any) -> Picture:
     if rows.empty:
         return kit.nothing()
     moved = rows.busbw * rows.median_us * {"GB/s": 1, "MB/s": 1e3}[unit]
-    columns = {"y": "median_us", "low": "high_us", "high": "low_us", "simulated": "simulated_us", "bound": "bound_us"}
+    columns = {
+        "y": "median_us",
+        "low": "high_us",
+        "high": "low_us",
+        "simulated": "simulated_us",
+        "bound": "bound_us",
+    }
     known = {name: rows[column].astype(float) for name, column in columns.items() if column in rows}
     values = rows.assign(**{name: moved / us for name, us in known.items()})
     axis = kit.Axis("bus bandwidth", f"{{:.3g}} {unit}".format)
@@ -92,16 +121,27 @@ def collectives(rows: Rows) -> Picture:
 
 def _curves(rows: Rows, along: str, axis: kit.Axis, what: str, **more: Any) -> Picture:
     rows = rows.reset_index(drop=True).assign(series=names(rows), asked=asked(rows))
-    best = rows.groupby(["collective", "ranks", "bytes"]).median_us.rank().groupby(rows.series, sort=False).min()
+    best = (
+        rows.groupby(["collective", "ranks", "bytes"])
+        .median_us.rank()
+        .groupby(rows.series, sort=False)
+        .min()
+    )
     left = [*best.sort_values(kind="stable").index[MOST_SERIES:]]
     looks = {row.series: look(row.backend, row.asked) for row in rows.itertuples()}
     by = {"bytes": kit.BYTES, "ranks": kit.RANKS}[along]
     of = ", ".join(map(_plain, dict.fromkeys(rows.collective)))
     about = f"{of} on {statements.span(rows.ranks, '{:.0f}'.format)} ranks, {what} by {by.name}"
     own: dict[str, Any] = {"interval": ("low", "high"), "looks": looks.__getitem__}
-    own |= {name: name for name in ("simulated", "bound") if name in rows and rows[name].notna().any()}
-    drawn = kit.curves(rows[~rows.series.isin(left)], along, "y", "series", (by, axis), about, **own | more)
-    return replace(drawn, caption=f"Not drawn, because others are faster: {', '.join(left)}." if left else "")
+    own |= {
+        name: name for name in ("simulated", "bound") if name in rows and rows[name].notna().any()
+    }
+    drawn = kit.curves(
+        rows[~rows.series.isin(left)], along, "y", "series", (by, axis), about, **own | more
+    )
+    return replace(
+        drawn, caption=f"Not drawn, because others are faster: {', '.join(left)}." if left else ""
+    )
 
 
 def table(rows: Rows, lines: str = "bytes") -> Rows:
@@ -112,12 +152,19 @@ def table(rows: Rows, lines: str = "bytes") -> Rows:
     written = [format_bytes(each) if lines == "bytes" else _plain(each) for each in rows[lines]]
     named = rows.assign(series=names(rows), line=written)
     wide = named.pivot(index="line", columns="series", values="median_us")
-    wide = wide.map("{:,.0f}".format, na_action="ignore").fillna("none").rename_axis(index=None, columns=None)
+    wide = (
+        wide.map("{:,.0f}".format, na_action="ignore")
+        .fillna("none")
+        .rename_axis(index=None, columns=None)
+    )
     return wide.loc[[*dict.fromkeys(named.line)], [*dict.fromkeys(named.series)]]
 
 
 def failed(rows: Rows) -> Rows | None:
-    """Return sizes that failed or have wrong elements, and why, as a table; None if there is none."""
+    """Return sizes that failed or have wrong elements, and why, as a table.
+
+    None if there is none.
+    """
     wrong = rows.wrong.fillna(0) if "wrong" in rows else pd.Series(0, rows.index)
     why = rows.error.str.partition("\n")[0].fillna(wrong.map("{:.0f} wrong elements".format))
     lost = rows.assign(size=rows.bytes.map(format_bytes), why=why)[rows.error.notna() | (wrong > 0)]
@@ -127,14 +174,17 @@ def failed(rows: Rows) -> Rows | None:
 def part(rows: Rows, name: str) -> Rows:
     """Return the rows of one part, with the columns that it has; counts are whole numbers again."""
     found = rows[rows.part == name].dropna(axis="columns", how="all").reset_index(drop=True)
-    return found.astype({column: int for column in COUNTS if column in found and found[column].notna().all()})
+    return found.astype(
+        {column: int for column in COUNTS if column in found and found[column].notna().all()}
+    )
 
 
 def _plain(collective: str) -> str:
     return collective.replace("_", "-")
 
 
-# Where ranks were, as a sentence goes on; whatever starts them on a cluster, these are its own words.
+# Where ranks were, as a sentence goes on; whatever starts them on a cluster, these are its own
+# words.
 WHERE = {
     "loopback": "processes on one machine",
     "horovodrun": "started by horovodrun",
@@ -155,7 +205,13 @@ def provenance(record: dict[str, Any], stem: str | Path) -> str:
     settings = record["settings"][0]
     ranks = statements.span([each["ranks"] for each in record["settings"]], "{:.0f}".format)
     place = WHERE[parse_where(settings.get("where", "loopback")).launcher]
-    said = [record.get("date"), computer(record), versions(record), sureness(record), command(record, stem)]
+    said = [
+        record.get("date"),
+        computer(record),
+        versions(record),
+        sureness(record),
+        command(record, stem),
+    ]
     return " · ".join([f"Measured on {ranks} ranks, {place}", *filter(None, said)]) + "."
 
 
@@ -173,7 +229,10 @@ def versions(record: dict[str, Any]) -> str:
 
 
 def sureness(record: dict[str, Any]) -> str:
-    """Return how often each point was measured, and its interval's true confidence; empty where no record says it."""
+    """Return how often each point was measured, and its interval's true confidence.
+
+    Empty where no record says it.
+    """
     counts = [each["repetitions"] for each in record.get("settings", []) if each.get("repetitions")]
     if not counts:
         return ""
@@ -199,13 +258,25 @@ def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
     """Return a command for settings that differ in their number of ranks only."""
     several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
     ranks = " ".join(str(each["ranks"]) for each in wanted)
-    settings = wanted[0] | {"ranks": ranks, "bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]]}
-    single = ["collective", "ranks", "where", "repetitions", "warmups", *["dtype"][: settings["dtype"] != "float32"]]
+    settings = wanted[0] | {
+        "ranks": ranks,
+        "bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]],
+    }
+    single = [
+        "collective",
+        "ranks",
+        "where",
+        "repetitions",
+        "warmups",
+        *["dtype"][: settings["dtype"] != "float32"],
+    ]
     options = [f"--{each} {settings[each]}" for each in single]
     options += [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
     flags = {"back_to_back": "--back-to-back", "persistent": "--persistent"}
     options += [flag for name, flag in flags.items() if settings.get(name)]
-    return " ".join([*(f"{name}={value}" for name, value in variables.items()), "collectives bench", *options])
+    return " ".join(
+        [*(f"{name}={value}" for name, value in variables.items()), "collectives bench", *options]
+    )
 
 
 def _typed(nbytes: int) -> str:
@@ -221,8 +292,8 @@ def _typed(nbytes: int) -> str:
 def over_auto(rows: Rows, named: bool = False) -> Rows:
     """Return libraries' rows with their time over auto's, ``low``, ``ratio`` and ``high`` as intervals allow.
 
-    ``chosen`` is what auto took. Of a library its own choice counts; with ``named`` so does what was asked for by name.
-    Sizes that failed are left out.
+    ``chosen`` is what auto took. Of a library its own choice counts; with ``named`` so does what
+    was asked for by name. Sizes that failed are left out.
     """
     rows = rows[rows.error.isna()].sort_values(["ranks", "bytes"], kind="stable")
     own = rows.backend.isin(OURS)
@@ -230,7 +301,9 @@ def over_auto(rows: Rows, named: bool = False) -> Rows:
     auto = rows[own & rows.auto].set_index(["ranks", "bytes"])
     auto = auto.loc[[*zip(others.ranks, others.bytes, strict=True)]].set_index(others.index)
     ratios = zip(("low", "ratio", "high"), statements.ratio(others, auto), strict=True)
-    return others.assign(library=others.backend.map(LIBRARIES), chosen=auto.algorithm, **dict(ratios))
+    return others.assign(
+        library=others.backend.map(LIBRARIES), chosen=auto.algorithm, **dict(ratios)
+    )
 
 
 def quickest_library(beside: Rows) -> Rows:
@@ -239,7 +312,21 @@ def quickest_library(beside: Rows) -> Rows:
 
 
 def ratio_table(beside: Mapping[str, Rows]) -> Rows:
-    """Return the ratios of several `over_auto` by their name, number of ranks and library; a column for each size."""
-    rows = pd.concat([each.assign(over=name, ranks=each.ranks.map("{} ranks".format)) for name, each in beside.items()])
-    wide = rows.pivot_table(index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False)
-    return wide.map("{:.2f}".format).rename(columns=format_bytes).rename_axis(index=[None] * 3, columns=None)
+    """Return the ratios of several `over_auto` by their name, number of ranks and library.
+
+    A column for each size.
+    """
+    rows = pd.concat(
+        [
+            each.assign(over=name, ranks=each.ranks.map("{} ranks".format))
+            for name, each in beside.items()
+        ]
+    )
+    wide = rows.pivot_table(
+        index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False
+    )
+    return (
+        wide.map("{:.2f}".format)
+        .rename(columns=format_bytes)
+        .rename_axis(index=[None] * 3, columns=None)
+    )

@@ -20,14 +20,34 @@ def model_time(
     Nothing goes below ``bound``, thin dashes. All axes are logarithmic.
     """
     rows = pd.DataFrame(
-        {"at": x, "seconds": seconds, "algorithm": name, "bound": None if bound is None else bound[nth]}
+        {
+            "at": x,
+            "seconds": seconds,
+            "algorithm": name,
+            "bound": None if bound is None else bound[nth],
+        }
         for name, column in curves.items()
         for nth, (x, seconds) in enumerate(zip(at, column, strict=True))
     )
-    axes = kit.RANKS if over == "ranks" else kit.BYTES, kit.SECONDS._replace(name="time by the model")
-    about, dashes = f"Time by {over}, by the model and not measured", "bound" if bound is not None else None
+    axes = (
+        kit.RANKS if over == "ranks" else kit.BYTES,
+        kit.SECONDS._replace(name="time by the model"),
+    )
+    about, dashes = (
+        f"Time by {over}, by the model and not measured",
+        "bound" if bound is not None else None,
+    )
     return kit.curves(
-        rows, "at", "seconds", "algorithm", axes, about, measured=False, bound=dashes, looks=_look, height=3.6
+        rows,
+        "at",
+        "seconds",
+        "algorithm",
+        axes,
+        about,
+        measured=False,
+        bound=dashes,
+        looks=_look,
+        height=3.6,
     )
 
 

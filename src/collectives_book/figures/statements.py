@@ -1,8 +1,8 @@
 """Compare measured rows and write their values: a winner is named only where the data tell two rows apart.
 
-A row has a median and the interval around it, ``median_us``, ``low_us`` and ``high_us``, and perhaps its ``samples``.
-Two rows tie where their intervals overlap and their samples, round by round, do not say which is faster. Rows of fewer
-than `FEWEST` samples always tie.
+A row has a median and the interval around it, ``median_us``, ``low_us`` and ``high_us``, and
+perhaps its ``samples``. Two rows tie where their intervals overlap and their samples, round by
+round, do not say which is faster. Rows of fewer than `FEWEST` samples always tie.
 """
 
 from collections.abc import Callable, Iterable
@@ -54,32 +54,49 @@ def intervals(counts: Iterable[int]) -> str:
     """
     sure = [covered(count) for count in counts]
     if min(sure) == 0:
-        return "single samples, without intervals" if max(sure) == 0 else "some single samples, without intervals"
+        return (
+            "single samples, without intervals"
+            if max(sure) == 0
+            else "some single samples, without intervals"
+        )
     return f"{span(sure, percent)} intervals"
 
 
 def apart(one: Row, other: Row) -> bool:
-    """Return True if two rows' intervals have nothing in common, or one is faster by rounds; False if one has `few`."""
+    """Return True if two rows' intervals have nothing in common, or one is faster by rounds.
+
+    False if one has `few`.
+    """
     if few(one) or few(other):
         return False
-    return bool(one.high_us < other.low_us or other.high_us < one.low_us or _is_faster_by_rounds(one, other))
+    return bool(
+        one.high_us < other.low_us or other.high_us < one.low_us or _is_faster_by_rounds(one, other)
+    )
 
 
 def _is_faster_by_rounds(one: Row, other: Row) -> bool:
     """Return True if the row of the lower median is faster in so many rounds that their ratio is not 1, at 95%.
 
-    Samples of one launch are interleaved: what disturbs a round disturbs both rows, and widens the interval of each,
-    but not that of their ratios. A ratio is above 1 where the difference is above 0, which needs no division.
+    Samples of one launch are interleaved: what disturbs a round disturbs both rows, and widens the
+    interval of each, but not that of their ratios. A ratio is above 1 where the difference is above
+    0, which needs no division.
     """
     samples = [getattr(row, "samples", ()) for row in (one, other)]
-    if len(samples[0]) != len(samples[1]) or len(samples[0]) == 0 or covered(len(samples[0])) < 0.95:
+    if (
+        len(samples[0]) != len(samples[1])
+        or len(samples[0]) == 0
+        or covered(len(samples[0])) < 0.95
+    ):
         return False
     low, _, high = median_interval([mine - theirs for mine, theirs in zip(*samples, strict=True)])
     return bool(low > 0) if one.median_us > other.median_us else bool(high < 0)
 
 
 def few(row: Row) -> bool:
-    """Return True if a row has fewer samples than a winner needs; without a column of samples it has enough."""
+    """Return True if a row has fewer samples than a winner needs.
+
+    Without a column of samples it has enough.
+    """
     return hasattr(row, "samples") and len(row.samples) < FEWEST
 
 

@@ -35,7 +35,12 @@ def _tree(axes: Axes, found: Summation, theme: Theme) -> None:
         operands = tree.operands[number]
         at[number] = sum(at[node] for node in operands) / len(operands)
         for node in operands:
-            axes.plot([at[node], at[number]], [tree.depths[node], tree.depths[number]], color=theme.ink, lw=1.2)
+            axes.plot(
+                [at[node], at[number]],
+                [tree.depths[node], tree.depths[number]],
+                color=theme.ink,
+                lw=1.2,
+            )
     sizes = [(at[number], tree.depths[number]) for number in at]
     axes.plot(*zip(*sizes, strict=True), ls="", marker="o", ms=5, color=mark("ring").colour)
     axes.set_xticks(range(len(order)), [str(rank) for rank in order])

@@ -61,7 +61,9 @@ class MassiveScale(Experiment):
 
     def wanted(self) -> list[tuple[Any, ...]]:
         """Return each simulation of the figures, and each column of the maps, most ranks first."""
-        figures = product(["figures"], self.ranks, self.algorithms, dict.fromkeys((self.small, self.large)))
+        figures = product(
+            ["figures"], self.ranks, self.algorithms, dict.fromkeys((self.small, self.large))
+        )
         nodes = product(self.map_machines, self.map_nodes)
         columns = [("map", name, count * machine(name).ranks_per_node) for name, count in nodes]
         return [*figures, *sorted(columns, key=itemgetter(2), reverse=True)]
@@ -72,23 +74,33 @@ class MassiveScale(Experiment):
         with workers() as pool:
             jobs = [pool.submit(self.simulated, case) for case in left]
             for done, job in enumerate(jobs):
-                while wait([job], timeout=max(0.0, told + SILENT_SECONDS - time.monotonic())).not_done:
+                while wait(
+                    [job], timeout=max(0.0, told + SILENT_SECONDS - time.monotonic())
+                ).not_done:
                     told = time.monotonic()
                     said = f"massive-scale: {done} of {len(jobs)} cases after {told - began:.0f} s"
                     print(said, file=sys.stderr, flush=True)
                 keep({"rows": job.result()})
 
     def simulated(self, case: Sequence[Any]) -> list[Row]:
-        """Return the rows of a case; a column has every all-reduce that ranks can run, where it may be the fastest."""
+        """Return the rows of a case.
+
+        A column has every all-reduce that ranks can run, where it may be the fastest.
+        """
         part, *what = case
         if part == "figures":
             found = [row(self._case(*what))]
         else:
-            found = column(sorted(self.map_sizes), candidates("all_reduce"), (machine(what[0]), what[1]))
+            found = column(
+                sorted(self.map_sizes), candidates("all_reduce"), (machine(what[0]), what[1])
+            )
         return [each | {"part": part} for each in found]
 
     def _case(self, ranks: int, algorithm: str, size: int) -> Case:
-        """Return the simulation; the hierarchical tree is cut by NCCL's rule, all others into the fastest segments."""
+        """Return the simulation.
+
+        The hierarchical tree is cut by NCCL's rule, all others into the fastest segments.
+        """
         on = machine(self.machine)
         if ranks % on.ranks_per_node:
             raise ValueError(

@@ -1,4 +1,6 @@
-"""Simulated rows as figures: lines for the model, hollow markers for published values. Nothing here is measured by us.
+"""Simulated rows as figures: lines for the model, hollow markers for published values.
+
+Nothing here is measured by us.
 
 Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
@@ -31,7 +33,11 @@ def bandwidth(rows: Rows) -> Picture:
 
 
 def _against_gpus(
-    rows: Rows, column: str, axis: kit.Axis, nbytes: int, points: Callable[[str], Mapping[int, float]]
+    rows: Rows,
+    column: str,
+    axis: kit.Axis,
+    nbytes: int,
+    points: Callable[[str], Mapping[int, float]],
 ) -> Picture:
     size, machine = rows.bytes.iloc[0], rows.machine.iloc[0]
     names = [*dict.fromkeys(rows.algorithm)] if (machine, size) == ("summit", nbytes) else []
@@ -46,26 +52,41 @@ def _against_gpus(
 def regime_map(best: Rows) -> Picture:
     """Return the map of the fastest algorithms: ``best`` has one row for each field, a panel for each machine."""
     about = "The fastest all-reduce by simulation, a field for each number of GPUs and bytes"
-    return kit.fields(best, "ranks", "bytes", "algorithm", (GPUS, kit.BYTES), about, facet="machine", columns=2)
+    return kit.fields(
+        best, "ranks", "bytes", "algorithm", (GPUS, kit.BYTES), about, facet="machine", columns=2
+    )
 
 
 def curve(rows: Rows) -> Picture:
     """Return the book's first figure: 8 bytes on up to 24,576 GPUs, by a ring and by two trees.
 
-    At the right end stands how far the published points are apart. ``rows`` are those of the experiment
-    ``massive-scale`` on the machine ``summit``.
+    At the right end stands how far the published points are apart. ``rows`` are those of the
+    experiment ``massive-scale`` on the machine ``summit``.
     """
     named = {"ring": "ring", "hierarchical_tree": "two trees"}
-    rows = rows[(rows.part == "figures") & (rows.bytes == published.SMALL) & rows.algorithm.isin(named)]
+    rows = rows[
+        (rows.part == "figures") & (rows.bytes == published.SMALL) & rows.algorithm.isin(named)
+    ]
     last = published.POINTS[-1]
     factor = f"{last.ring_seconds / last.tree_seconds:.0f} times\nas fast"
-    seen = [(named[name], gpus, value) for name in named for gpus, value in published.latencies(name).items()]
+    seen = [
+        (named[name], gpus, value)
+        for name in named
+        for gpus, value in published.latencies(name).items()
+    ]
 
     def annotate(panels: Sequence[Axes], theme: Theme) -> None:
         ends = (last.ranks, last.tree_seconds * 1.25), (last.ranks, last.ring_seconds / 1.25)
-        panels[0].annotate("", ends[0], ends[1], arrowprops={"arrowstyle": "<->", "color": theme.ink})
+        panels[0].annotate(
+            "", ends[0], ends[1], arrowprops={"arrowstyle": "<->", "color": theme.ink}
+        )
         middle = (last.ranks, (last.tree_seconds * last.ring_seconds) ** 0.5)
-        look: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "center", "weight": "bold"}
+        look: dict[str, Any] = {
+            "textcoords": "offset points",
+            "ha": "right",
+            "va": "center",
+            "weight": "bold",
+        }
         panels[0].annotate(factor, middle, (-6, 0), **look)
 
     return kit.curves(

@@ -1,8 +1,8 @@
 """What others have published and we compare with: the points of Jeaugey 2019, and how they were read.
 
-The article's figures 3 and 4 show NCCL 2.3's rings and NCCL 2.4's trees on up to 24,576 GPUs (4,096 nodes of six).
-Their values are not printed: they were read off the pixels, to within 2% in figure 3 and 150 MB/s in figure 4, at five
-of the nine numbers of GPUs.
+The article's figures 3 and 4 show NCCL 2.3's rings and NCCL 2.4's trees on up to 24,576 GPUs (4,096
+nodes of six). Their values are not printed: they were read off the pixels, to within 2% in figure 3
+and 150 MB/s in figure 4, at five of the nine numbers of GPUs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +41,9 @@ SERIES = {"hierarchical_tree": "tree", "ring": "ring"}
 
 
 def latencies(algorithm: str) -> dict[int, float]:
-    """Figure 3: seconds of an all-reduce of 8 bytes by number of GPUs; nothing for an algorithm it does not show.
+    """Figure 3: seconds of an all-reduce of 8 bytes by number of GPUs.
+
+    Nothing for an algorithm it does not show.
 
     >>> latencies("hierarchical_tree")[24576], latencies("halving_doubling")
     (0.000248, {})
@@ -69,7 +71,11 @@ def compare(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         point = points(row["algorithm"]).get(row["ranks"])
         if row["bytes"] in (SMALL, LARGE) and point is not None:
             same = {name: row[name] for name in ("algorithm", "ranks", "bytes")}
-            yield same | {"published": point, "simulated": row[what], "error": row[what] / point - 1}
+            yield same | {
+                "published": point,
+                "simulated": row[what],
+                "error": row[what] / point - 1,
+            }
 
 
 def _column(algorithm: str, what: str) -> dict[int, float]:

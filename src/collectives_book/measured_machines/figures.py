@@ -11,7 +11,11 @@ SHOWN = (256, 1 << 20, 64 << 20)
 
 def scaling(rows: Rows) -> Picture:
     """Return time against GPUs, a panel for each of `SHOWN`, of the rows of `compared`: measured and simulated."""
-    lines = rows[rows.bytes.isin(SHOWN)].sort_values(["bytes", "ranks"]).assign(algorithm=lambda table: table.simulated)
+    lines = (
+        rows[rows.bytes.isin(SHOWN)]
+        .sort_values(["bytes", "ranks"])
+        .assign(algorithm=lambda table: table.simulated)
+    )
     return kit.curves(
         lines, "ranks", "us", "algorithm", (kit.RANKS._replace(name="GPUs"), kit.US),
         "All-reduce on MareNostrum 5, simulated time by GPUs, beside measured points",

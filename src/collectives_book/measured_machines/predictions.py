@@ -1,8 +1,8 @@
 """What the simulator predicts for the measured collectives, written down before the held-out ones were read.
 
-``python -m collectives_book.measured_machines.predictions MACHINE`` prints the table of one machine. The machine's file
-and the committed ``MACHINE-predicted.csv`` are older in the history than the rows that they are compared with; only
-sizes were added to Leonardo's table later.
+``python -m collectives_book.measured_machines.predictions MACHINE`` prints the table of one
+machine. The machine's file and the committed ``MACHINE-predicted.csv`` are older in the history
+than the rows that they are compared with; only sizes were added to Leonardo's table later.
 """
 
 from __future__ import annotations
@@ -48,8 +48,14 @@ PREDICTED = {
     "leonardo": Held(
         fitted=(128,),
         held_out=(200, 512, 1024, 2048),
-        # The larger runs used other sizes than the one of 128 nodes; the machine file was not changed for them.
-        bytes=(32, 256, *(2 << 10 << 3 * i for i in range(7)), *(8 << 10 << 3 * i for i in range(6))),
+        # The larger runs used other sizes than the one of 128 nodes; the machine file was not
+        # changed for them.
+        bytes=(
+            32,
+            256,
+            *(2 << 10 << 3 * i for i in range(7)),
+            *(8 << 10 << 3 * i for i in range(6)),
+        ),
         series=(
             Series("all_reduce", "ompi", "ring", "ring"),
             Series("all_reduce", "ompi", "recursive_doubling", "recursive_doubling"),
@@ -66,9 +72,25 @@ PREDICTED = {
         ),
     ),
 }
-# What NCCL runs on a node without a switch that adds: rings, and an all-to-all that sends all pieces at once.
-ON_A_NODE = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
-COLUMNS = "machine", "collective", "library", "algorithm", "ranks", "bytes", "simulated", "segments", "us"
+# What NCCL runs on a node without a switch that adds: rings, and an all-to-all that sends all
+# pieces at once.
+ON_A_NODE = {
+    "all_reduce": "ring",
+    "all_gather": "ring",
+    "reduce_scatter": "ring",
+    "all_to_all": "direct",
+}
+COLUMNS = (
+    "machine",
+    "collective",
+    "library",
+    "algorithm",
+    "ranks",
+    "bytes",
+    "simulated",
+    "segments",
+    "us",
+)
 
 
 def fitted(name: str) -> Machine:
@@ -89,9 +111,18 @@ def predict(name: str) -> list[dict[str, object]]:
         for ranks in sorted(held.fitted + held.held_out)
         for nbytes in held.bytes
     ]
-    cases = [Case(series.collective, series.simulated, ranks, nbytes, on) for series, ranks, nbytes in cells]
+    cases = [
+        Case(series.collective, series.simulated, ranks, nbytes, on)
+        for series, ranks, nbytes in cells
+    ]
     return [
-        {"machine": name, **series._asdict(), "ranks": ranks, "bytes": nbytes, "segments": row["segments"]}
+        {
+            "machine": name,
+            **series._asdict(),
+            "ranks": ranks,
+            "bytes": nbytes,
+            "segments": row["segments"],
+        }
         | {"us": round(row["seconds"] * 1e6, 3)}
         for (series, ranks, nbytes), row in zip(cells, rows(cases), strict=True)
     ]
@@ -100,14 +131,21 @@ def predict(name: str) -> list[dict[str, object]]:
 def node(on: Machine) -> list[dict[str, Any]]:
     """Return the measured rows of a node of H100, with microseconds predicted on a machine and the error as a share.
 
-    The preset is older in the history than the rows that are held out. Before the fit we had read 16 of those without
-    using them: 2 and 6 GPUs of its own source, and NVIDIA's. The 96 of XLA's table we had not. ``nvls`` marks an
-    all-reduce above the 370.8 GB/s that NCCL has for a ring: a switch must have added.
+    The preset is older in the history than the rows that are held out. Before the fit we had read
+    16 of those without using them: 2 and 6 GPUs of its own source, and NVIDIA's. The 96 of XLA's
+    table we had not. ``nvls`` marks an all-reduce above the 370.8 GB/s that NCCL has for a ring: a
+    switch must have added.
     """
     with (TABLE / "dgx-h100-nccl-tests.csv").open(encoding="utf8") as file:
         given = list(csv.DictReader(file))
     for cell in given:
-        case = Case(cell["collective"], ON_A_NODE[cell["collective"]], int(cell["gpus"]), int(cell["bytes"]), on)
+        case = Case(
+            cell["collective"],
+            ON_A_NODE[cell["collective"]],
+            int(cell["gpus"]),
+            int(cell["bytes"]),
+            on,
+        )
         predicted = row(case)["seconds"] * 1e6
         cell |= {"predicted": predicted, "error": predicted / float(cell["us"]) - 1}
     return given

@@ -1,10 +1,11 @@
 """Rows from the archives of samples that HLC-Lab/pico publishes: median, interval and source of every cell.
 
-``python -m collectives_book.measured_machines.samples FOLDER`` makes the committed table again, FOLDER being a checkout
-of that repository. An archive is a ``.tar.gz``; a member of it, such as ``…/0/256_allreduce_nccl_ring.csv``, holds the
-samples of one algorithm and size: the heading ``highest``, then a whole number of nanoseconds a line, the time of the
-slowest rank. Files of NCCL begin with a 0 and end with a summary; neither is a sample. Nothing is unpacked
-to disk, and nothing in an archive is executed.
+``python -m collectives_book.measured_machines.samples FOLDER`` makes the committed table again,
+FOLDER being a checkout of that repository. An archive is a ``.tar.gz``; a member of it, such as
+``…/0/256_allreduce_nccl_ring.csv``, holds the samples of one algorithm and size: the heading
+``highest``, then a whole number of nanoseconds a line, the time of the slowest rank. Files of NCCL
+begin with a 0 and end with a summary; neither is a sample. Nothing is unpacked to disk, and nothing
+in an archive is executed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from collectives.files import replace
 from collectives.statistics import covered, median_interval
 
 REPOSITORY, COMMIT = "HLC-Lab/pico", "413bc5d0f98f8c45a99926cb4b68d22824d968ab"
-TABLE = Path(__file__).resolve().parents[3] / "experiments" / "results" / "reference" / "measured-machines"
+TABLE = (
+    Path(__file__).resolve().parents[3]
+    / "experiments"
+    / "results"
+    / "reference"
+    / "measured-machines"
+)
 
 
 class Run(NamedTuple):
@@ -80,7 +87,8 @@ class Cell(NamedTuple):
     low_us: float
     high_us: float
     confidence: float  # that the true median is between low and high, if samples are independent
-    least_us: float  # the medians of ten parts of the run, one after another: far apart, they are not independent
+    # The medians of ten parts of the run, one after another: far apart, they are not independent.
+    least_us: float
     most_us: float
     source: str = ""  # repository, commit and path of the archive
     sha256: str = ""  # of the archive
@@ -88,25 +96,33 @@ class Cell(NamedTuple):
 
 # NCCL's files say bytes, those of MPI say how many numbers of which type.
 OF_NCCL = re.compile(r"(?P<size>\d+)_allreduce_(?P<library>nccl)_(?P<algorithm>[a-z]+)\.csv")
-OF_MPI = re.compile(r"(?P<size>\d+)_(?P<algorithm>[a-z0-9_]+)_(?P<library>ompi|mpich|over)_(?P<dtype>int32)\.csv")
+OF_MPI = re.compile(
+    r"(?P<size>\d+)_(?P<algorithm>[a-z0-9_]+)_(?P<library>ompi|mpich|over)_(?P<dtype>int32)\.csv"
+)
 PARTS = 10
 HEADING, SUMMARY = "highest", "-> Buffer"
 
 
 def read_archive(path: Path, run: Run) -> list[Cell]:
-    """The cells of one test, by library, algorithm and size; other members, such as the list of nodes, are skipped.
+    """The cells of one test, by library, algorithm and size.
 
-    Raises ValueError for an archive that is truncated or holds no samples, and for a member that is not as the module
-    describes it; the message names the file, and what was found and expected.
+    Other members, such as the list of nodes, are skipped.
+
+    Raises ValueError for an archive that is truncated or holds no samples, and for a member that is
+    not as the module describes it; the message names the file, and what was found and expected.
     """
     try:
         whole = path.read_bytes()
         with tarfile.open(path, "r:gz") as archive:
             cells = [cell for member in archive for cell in _member(archive, member, run)]
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise ValueError(f"{path.name}: got no whole archive ({error}), expected a .tar.gz of samples") from None
+        raise ValueError(
+            f"{path.name}: got no whole archive ({error}), expected a .tar.gz of samples"
+        ) from None
     if not cells:
-        raise ValueError(f"{path.name}: got no file of samples, expected some, such as 256_allreduce_nccl_ring.csv")
+        raise ValueError(
+            f"{path.name}: got no file of samples, expected some, such as 256_allreduce_nccl_ring.csv"
+        )
     source = f"{REPOSITORY}@{COMMIT}:{run.path}"
     digest = hashlib.sha256(whole).hexdigest()
     return sorted(cell._replace(source=source, sha256=digest) for cell in cells)
@@ -120,7 +136,9 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iter
         return
     us = [one / 1e3 for one in nanoseconds(file.read().decode("utf8", "replace"), name)]
     low, median, high = (round(time, 4) for time in median_interval(us))
-    parts_us = [round(float(np.median(part)), 4) for part in np.array_split(us, min(PARTS, len(us)))]
+    parts_us = [
+        round(float(np.median(part)), 4) for part in np.array_split(us, min(PARTS, len(us)))
+    ]
     parts = found.groupdict()
     nbytes = int(parts["size"]) * (np.dtype(parts["dtype"]).itemsize if "dtype" in parts else 1)
     ranks = run.nodes * run.ranks_per_node
@@ -139,12 +157,16 @@ def nanoseconds(text: str, name: str) -> list[int]:
     if heading.strip() != HEADING:
         raise ValueError(f"heading of {name}: got {heading[:40]!r}, expected {HEADING!r}")
     if lines[-1:] != [""]:
-        raise ValueError(f"end of {name}: got {(lines or [heading])[-1][:40]!r}, expected a line break: truncated?")
+        raise ValueError(
+            f"end of {name}: got {(lines or [heading])[-1][:40]!r}, expected a line break: truncated?"
+        )
     lines = [line for line in lines[:-1] if not line.startswith(SUMMARY)]
     samples = [_sample(line, f"line {at} of {name}") for at, line in enumerate(lines, 2)]
     samples = samples[1:] if samples[:1] == [0] else samples
     if not samples or 0 in samples:
-        raise ValueError(f"samples of {name}: got {min(samples, default='none')}, expected times above 0")
+        raise ValueError(
+            f"samples of {name}: got {min(samples, default='none')}, expected times above 0"
+        )
     return samples
 
 
@@ -167,7 +189,10 @@ def write(cells: Iterable[Cell], path: Path) -> None:
 
 
 def main(folder: Path, to: Path = TABLE / "samples.csv") -> None:
-    """Read every archive of `RUNS` below a checkout and write the table; SystemExit names what is missing or odd."""
+    """Read every archive of `RUNS` below a checkout and write the table.
+
+    SystemExit names what is missing or odd.
+    """
     if absent := sorted({run.path for run in RUNS if not (folder / run.path).is_file()}):
         there = f"got no {absent[0]}" + (f" and {len(absent) - 1} others" if absent[1:] else "")
         raise SystemExit(f"archives missing in {folder}: {there}, expected a clone of {REPOSITORY}")

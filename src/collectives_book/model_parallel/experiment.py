@@ -26,12 +26,20 @@ Few = Annotated[int, Field(ge=1, le=1 << 10)]
 class ModelParallel(RankExperiment):
     """A model of ``blocks`` blocks that is divided by the batch and by tensors, and a pipeline with a block a stage.
 
-    ``forward`` is the time that the whole batch's forward pass takes at least on a stage: 0 is real computing alone,
-    more is waiting in its place.
+    ``forward`` is the time that the whole batch's forward pass takes at least on a stage: 0 is real
+    computing alone, more is waiting in its place.
     """
 
     TASK: ClassVar[str] = "collectives_book.model_parallel.ranks"
-    SHOWN: ClassVar[tuple[str, ...]] = ("way", "algorithm", "width", "batch", "schedule", "stages", "micro_batches")
+    SHOWN: ClassVar[tuple[str, ...]] = (
+        "way",
+        "algorithm",
+        "width",
+        "batch",
+        "schedule",
+        "stages",
+        "micro_batches",
+    )
 
     algorithms: Some[Algorithm]
     widths: Some[Width]
@@ -48,7 +56,9 @@ class ModelParallel(RankExperiment):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.stages > self.ranks:
-            raise ValueError(f"stages: got {self.stages}, expected at most one for each of the {self.ranks} ranks")
+            raise ValueError(
+                f"stages: got {self.stages}, expected at most one for each of the {self.ranks} ranks"
+            )
         if max(self.micro_batches) > self.stage_batch:
             raise ValueError(
                 f"micro_batches: got {max(self.micro_batches)}, expected at most the {self.stage_batch} samples"
@@ -56,7 +66,10 @@ class ModelParallel(RankExperiment):
         return self
 
     def measurements(self) -> list[Settings]:
-        """Return the all-reduces that are measured; raises ValueError where the parameters do not fit together."""
+        """Return the all-reduces that are measured.
+
+        Raises ValueError where the parameters do not fit together.
+        """
         once = Settings(
             algorithms=self.algorithms,
             backends=[self.backend],
@@ -76,6 +89,11 @@ class ModelParallel(RankExperiment):
 
     def job(self, left: Sequence[Any]) -> Row:
         """Return the parameters and the cases of each part."""
-        cases = {part: [case for name, case in left if name == part] for part in ("steps", "pipelines")}
-        started = {"where": launcher_for(named(self.backend)[0], self.where), "set": self.variables()}
+        cases = {
+            part: [case for name, case in left if name == part] for part in ("steps", "pipelines")
+        }
+        started = {
+            "where": launcher_for(named(self.backend)[0], self.where),
+            "set": self.variables(),
+        }
         return self.model_dump() | started | cases

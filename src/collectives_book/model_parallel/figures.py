@@ -66,16 +66,23 @@ WAYS: Mapping[str, tuple[Mapping[str, Part], Mapping[str, Part], str]] = {
 
 
 def holdings() -> Picture:
-    """Return two ranks and three ways to divide x·W₁·W₂ between them; a rank holds what is filled."""
+    """Return two ranks and three ways to divide x·W₁·W₂ between them.
+
+    A rank holds what is filled.
+    """
 
     def paint(figure: Figure, theme: Theme) -> None:
-        for axes, (way, (*holds, travels)) in zip(figure.subplots(len(WAYS), 1), WAYS.items(), strict=True):
+        for axes, (way, (*holds, travels)) in zip(
+            figure.subplots(len(WAYS), 1), WAYS.items(), strict=True
+        ):
             axes.set(xlim=(0, 2.9), ylim=(1, -0.12))
             axes.axis("off")
             axes.text(0, -0.06, way, fontweight="bold", va="center")
             for rank, held in enumerate(holds):
                 _rank(axes, theme, rank, held)
-            arrow = FancyArrowPatch((1.04, 0.56), (1.86, 0.56), arrowstyle="<->", mutation_scale=12, color=theme.ink)
+            arrow = FancyArrowPatch(
+                (1.04, 0.56), (1.86, 0.56), arrowstyle="<->", mutation_scale=12, color=theme.ink
+            )
             axes.add_patch(arrow)
             axes.text(1.45, 0.5, travels, ha="center", va="bottom", fontsize=9)
 
@@ -89,7 +96,10 @@ def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None
         x, y = begin + left, 0.5 - height / 2
         if name in held:
             top, bottom, first, last = held[name]
-            corner, size = (x + first * width, y + top * height), ((last - first) * width, (bottom - top) * height)
+            corner, size = (
+                (x + first * width, y + top * height),
+                ((last - first) * width, (bottom - top) * height),
+            )
             axes.add_patch(Rectangle(corner, *size, color=COLOURS[name], lw=0))
         axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=theme.ink, lw=0.8))
         axes.text(x + width / 2, y - 0.06, name, ha="center", va="center", fontsize=9)
@@ -98,7 +108,9 @@ def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None
 def steps(rows: Rows, width: int) -> Rows:
     """Return the steps of one width by the first algorithm, with the interval of the time in all-reduces."""
     table = measured.part(rows, "step")
-    table = table[(table.width == width) & (table.algorithm == table.algorithm.iloc[0])].reset_index(drop=True)
+    table = table[
+        (table.width == width) & (table.algorithm == table.algorithm.iloc[0])
+    ].reset_index(drop=True)
     return _with_medians(table, table.communicating_us).assign(
         samples=table.communicating_us, closed_form=[closed_form(row) for row in table.itertuples()]
     )
@@ -129,21 +141,37 @@ def sent(rows: Rows) -> Picture:
 
 def communicating(rows: Rows) -> Picture:
     """Return the time that a rank spends in the all-reduces of a step of one width (`steps`)."""
-    about = f"Time that each of {rows.ranks.iloc[0]} ranks spends in all-reduces in a step, by batch"
+    about = (
+        f"Time that each of {rows.ranks.iloc[0]} ranks spends in all-reduces in a step, by batch"
+    )
     axes = BATCH, kit.US._replace(name="time in all-reduces")
     return kit.curves(
-        rows, "batch", "median_us", "way", axes, about, interval=INTERVAL, looks=LOOKS.__getitem__, height=3.2
+        rows,
+        "batch",
+        "median_us",
+        "way",
+        axes,
+        about,
+        interval=INTERVAL,
+        looks=LOOKS.__getitem__,
+        height=3.2,
     )
 
 
 def timeline(rows: Rows, micro_batches: int) -> Picture:
-    """Return every pass of every stage with ``micro_batches`` micro-batches, measured; a panel for each schedule."""
+    """Return every pass of every stage with ``micro_batches`` micro-batches, measured.
+
+    A panel for each schedule.
+    """
     passes = measured.part(rows, "action")
     passes = passes[passes.micro_batches == micro_batches].sort_values(["stage", "start_us"])
     idle = idle_shares(rows).set_index(["schedule", "micro_batches"]).median_us
     spans = pd.DataFrame(
         {
-            "panel": [f"{name}: stages idle {idle[name, micro_batches]:.0%} of the step" for name in passes.schedule],
+            "panel": [
+                f"{name}: stages idle {idle[name, micro_batches]:.0%} of the step"
+                for name in passes.schedule
+            ],
             "lane": passes.stage.map("stage {:.0f}".format),
             "begin": passes.start_us,
             "end": passes.end_us,
@@ -165,7 +193,8 @@ def idle_shares(rows: Rows) -> Rows:
 def idle(rows: Rows, message: float | None = None) -> Picture:
     """Return the share of a step in which stages idle, against the number of micro-batches, beside the formula.
 
-    With the seconds of a message, a line for each schedule shows what its timetable says with such messages.
+    With the seconds of a message, a line for each schedule shows what its timetable says with such
+    messages.
     """
     table = idle_shares(rows)
     if message is not None:
@@ -182,7 +211,8 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
 def with_messages(row: Any, message: float) -> float:
     """Return the idle share by the timetable of a pipeline's row, if every message takes ``message`` seconds.
 
-    Passes take what the stages waited for; with real computing, what the measured step has room for.
+    Passes take what the stages waited for; with real computing, what the measured step has room
+    for.
     """
     stages, count = int(row.stages), int(row.micro_batches)
     forward = float(row.waiting_us or row.median_us * (1 - row.formula) / 3) * 1e-6 / count

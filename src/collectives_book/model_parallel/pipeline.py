@@ -1,13 +1,16 @@
 """Pipeline parallelism: consecutive layers on consecutive ranks, and micro-batches that pass through them.
 
-A *stage* is some consecutive layers of a model, on one rank. A batch is cut into *micro-batches*, so that one stage can
-work on one of them while the next works on another. What a stage does is a list of actions, made before anything runs:
-`timetable` shows that all stages end and when each action runs. `step` performs them: a stage receives a micro-batch's
-activations from the stage before it, computes, and sends its own to the next; backward, gradients travel the other way.
+A *stage* is some consecutive layers of a model, on one rank. A batch is cut into *micro-batches*,
+so that one stage can work on one of them while the next works on another. What a stage does is a
+list of actions, made before anything runs: `timetable` shows that all stages end and when each
+action runs. `step` performs them: a stage receives a micro-batch's activations from the stage
+before it, computes, and sends its own to the next; backward, gradients travel the other way.
 
-A stage idles until the first micro-batch arrives, and again until the gradients come back: the *bubble*.
+A stage idles until the first micro-batch arrives, and again until the gradients come back: the
+*bubble*.
 
-Sources: Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019 (one forward, one backward).
+Sources: Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019 (one forward, one
+backward).
 """
 
 from __future__ import annotations
@@ -73,7 +76,8 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], list[Action]]] = {
 def bubble(stages: int, micro_batches: int) -> float:
     """Return the share of a step that a stage idles: (s - 1) / (m + s - 1), for equal stages and messages without cost.
 
-    A pass through one stage takes a unit of time; the last stage begins s - 1 units late, and the first ends late.
+    A pass through one stage takes a unit of time; the last stage begins s - 1 units late, and the
+    first ends late.
 
     >>> bubble(4, 1), bubble(4, 12), bubble(1, 3)
     (0.75, 0.2, 0.0)
@@ -95,8 +99,9 @@ def timetable(
 ) -> list[list[TimedAction]]:
     """Return when each stage runs each action: as soon as the one before has ended and what it needs has arrived.
 
-    ``orders`` are the actions of each stage, ``seconds`` the time of a forward and of a backward pass, ``message`` the
-    time of a message. Raises ValueError, before anything runs, for stages that would wait for each other for ever.
+    ``orders`` are the actions of each stage, ``seconds`` the time of a forward and of a backward
+    pass, ``message`` the time of a message. Raises ValueError, before anything runs, for stages
+    that would wait for each other for ever.
 
     >>> table = timetable([gpipe(stage, 2, 1) for stage in range(2)], {"forward": 1.0, "backward": 2.0})
     >>> [(span.action.kind, span.start, span.end) for span in table[0]]
@@ -116,7 +121,9 @@ def timetable(
                 table[stage].append(TimedAction(action, start, ended[stage, action]))
         if len(ended) == before:
             waiting = ((stage, *orders[stage][len(table[stage])]) for stage in left)
-            stuck = ", ".join(f"stage {stage} waits for ever to run {kind} {i}" for stage, kind, i in waiting)
+            stuck = ", ".join(
+                f"stage {stage} waits for ever to run {kind} {i}" for stage, kind, i in waiting
+            )
             raise ValueError(f"pipeline: {stuck}, expected an order in which every stage ends")
     return table
 
@@ -132,8 +139,8 @@ def _needed(stage: int, stages: int, action: Action) -> list[tuple[int, Action]]
 class Line(NamedTuple):
     """The number of this rank's stage, of how many, and the groups that carry activations and gradients.
 
-    Stage i is rank i of both groups; None is torch's default group. Over NCCL the two directions need a group each,
-    because NCCL performs what a group is asked for in one order.
+    Stage i is rank i of both groups; None is torch's default group. Over NCCL the two directions
+    need a group each, because NCCL performs what a group is asked for in one order.
     """
 
     stage: int
@@ -151,16 +158,20 @@ class Line(NamedTuple):
         """
         before = self.stage - 1 if self.stage > 0 else None
         after = self.stage + 1 if self.stage + 1 < self.stages else None
-        return (before, after, self.activations) if kind == FORWARD else (after, before, self.gradients)
+        return (
+            (before, after, self.activations)
+            if kind == FORWARD
+            else (after, before, self.gradients)
+        )
 
 
 class Part(NamedTuple):
     """The computing of one stage, and the shapes in which micro-batches pass from stage to stage.
 
-    ``layers`` takes the stage's input to its output, ``loss`` the last stage's output of micro-batch i to its loss.
-    ``empty(i)`` makes a tensor for the activations of micro-batch i, which have one shape between all stages.
-    ``at_least`` are the seconds that a forward and a backward pass take at least: what is left of them the stage
-    sleeps, in place of computing more.
+    ``layers`` takes the stage's input to its output, ``loss`` the last stage's output of
+    micro-batch i to its loss. ``empty(i)`` makes a tensor for the activations of micro-batch i,
+    which have one shape between all stages. ``at_least`` are the seconds that a forward and a
+    backward pass take at least: what is left of them the stage sleeps, in place of computing more.
     """
 
     layers: Callable[[torch.Tensor], torch.Tensor]
@@ -177,19 +188,23 @@ class Done(NamedTuple):
     sent: int
 
 
-def step(part: Part, order: Sequence[Action], line: Line, micro_batches: Sequence[torch.Tensor]) -> Done:
+def step(
+    part: Part, order: Sequence[Action], line: Line, micro_batches: Sequence[torch.Tensor]
+) -> Done:
     """Take one training step of this stage.
 
-    ``micro_batches`` are the samples; only the first stage uses them. With the layers of all stages together it adds
-    to the gradients of the weights what ``sum(loss(layers(x), i) for i, x in enumerate(micro_batches)).backward()``
-    adds. Each micro-batch costs a message from stage to stage in each direction.
+    ``micro_batches`` are the samples; only the first stage uses them. With the layers of all stages
+    together it adds to the gradients of the weights what ``sum(loss(layers(x), i) for i, x in
+    enumerate(micro_batches)).backward()`` adds. Each micro-batch costs a message from stage to
+    stage in each direction.
     """
     stage = _Stage(part, line, micro_batches)
     receipt = stage.receive(order[0])
     for action, following in zip(order, [*order[1:], None], strict=True):
         if receipt is not None:
             receipt.wait()
-        # Posted before this stage computes, so that the sender finds it there and need not wait for it.
+        # Posted before this stage computes, so that the sender finds it there and need not wait for
+        # it.
         receipt = None if following is None else stage.receive(following)
         stage.compute(action)
     for message, _ in stage.sent:
@@ -220,9 +235,11 @@ class _Stage:
 
     def __init__(self, part: Part, line: Line, micro_batches: Sequence[torch.Tensor]) -> None:
         self.part, self.line, self.micro_batches = part, line, micro_batches
-        self.received: dict[Action, torch.Tensor] = {}  # the stage's inputs, and the gradients of its outputs
+        # The stage's inputs, and the gradients of its outputs.
+        self.received: dict[Action, torch.Tensor] = {}
         self.outputs: dict[int, torch.Tensor] = {}
-        self.sent: list[tuple[dist.Work, torch.Tensor]] = []  # a message, and what must not change until it is sent
+        # A message, and what must not change until it is sent.
+        self.sent: list[tuple[dist.Work, torch.Tensor]] = []
         self.spans: list[TimedAction] = []
         self.losses: list[float] = []
 
@@ -232,7 +249,9 @@ class _Stage:
         if source is None:
             return None
         self.received[action] = self.part.empty(action.micro_batch)
-        return dist.irecv(self.received[action], group=group, tag=action.micro_batch, group_src=source)
+        return dist.irecv(
+            self.received[action], group=group, tag=action.micro_batch, group_src=source
+        )
 
     def compute(self, action: Action) -> None:
         """Compute, keep the time, and send the result on."""
@@ -244,7 +263,11 @@ class _Stage:
 
     def _forward(self, action: Action) -> None:
         i = action.micro_batch
-        x = self.received[action].requires_grad_() if action in self.received else self.micro_batches[i]
+        x = (
+            self.received[action].requires_grad_()
+            if action in self.received
+            else self.micro_batches[i]
+        )
         self.outputs[i] = self.part.layers(x)
         if self.line.stage == self.line.stages - 1:
             self.outputs[i] = self.part.loss(self.outputs[i], i)
@@ -257,7 +280,11 @@ class _Stage:
     def _send(self, action: Action) -> None:
         (kind, i), (_, target, group) = action, self.line.way(action.kind)
         if target is not None:
-            x = self.outputs[i].detach() if kind == FORWARD else self.received.pop(Action(FORWARD, i)).grad
+            x = (
+                self.outputs[i].detach()
+                if kind == FORWARD
+                else self.received.pop(Action(FORWARD, i)).grad
+            )
             whole = cast(torch.Tensor, x).contiguous()
             message = dist.isend(whole, group=group, tag=i, group_dst=target)
             self.sent.append((cast(dist.Work, message), whole))

@@ -1,7 +1,8 @@
 """The task of every rank in the experiment ``model-parallel``: steps divided in three ways, timed, counted, checked.
 
-`run` reports rows. A row of ``part`` "step" is a training step, data parallel or tensor parallel, of one width and
-batch; "pipeline" is a step of a pipeline with a number of micro-batches, and "action" one pass of one stage in it.
+`run` reports rows. A row of ``part`` "step" is a training step, data parallel or tensor parallel,
+of one width and batch; "pipeline" is a step of a pipeline with a number of micro-batches, and
+"action" one pass of one stage in it.
 """
 
 from __future__ import annotations
@@ -37,20 +38,31 @@ from collectives_book.model_parallel.split_steps import (
 from collectives_book.model_parallel.tensor_parallel import Block, shard
 
 WARMUPS = 1
-# A backward pass has two products, for the gradients of inputs and of weights, where the forward pass has one.
+# A backward pass has two products, for the gradients of inputs and of weights, where the forward
+# pass has one.
 BACKWARD_TIMES = 2
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure the widths and batches under "steps" and the "pipelines"; rank 0 reports the environment and rows."""
+    """Measure the widths and batches under "steps" and the "pipelines".
+
+    Rank 0 reports the environment and rows.
+    """
     device = backend(named(settings["backend"])[0]).device()
     steps = (_steps(settings, width, batch, device) for width, batch in settings["steps"])
-    launched = {"where": settings["where"], "backends": [settings["backend"]], "set": settings["set"]}
+    launched = {
+        "where": settings["where"],
+        "backends": [settings["backend"]],
+        "set": settings["set"],
+    }
     report_rows(launched, report, chain(steps, _pipelines(settings, device)))
 
 
 def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[Row]:
-    """Return a row for each algorithm and way to divide; all take turns, so that a disturbance meets all."""
+    """Return a row for each algorithm and way to divide.
+
+    All take turns, so that a disturbance meets all.
+    """
     p, rank, blocks = dist.get_world_size(), dist.get_rank(), settings["blocks"]
     whole, (x, target) = model(width, blocks, device), samples(width, batch, device)
     parts = [shard(each, rank, p) for each in whole]
@@ -68,7 +80,13 @@ def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[
             once = _step(settings["where"], MeteredAllReduce(name, algorithm), *ways[way])
             if turn >= WARMUPS:
                 seen[algorithm, way].append(once)
-    same = {"part": "step", "backend": name, "where": settings["where"], "ranks": p, "blocks": blocks}
+    same = {
+        "part": "step",
+        "backend": name,
+        "where": settings["where"],
+        "ranks": p,
+        "blocks": blocks,
+    }
     return [
         same | {"way": way, "width": width, "batch": batch} | _summary(steps) | _calls(steps)
         for (_, way), steps in seen.items()
@@ -76,17 +94,31 @@ def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[
 
 
 def _step(
-    where: str, meter: MeteredAllReduce, act: Callable[[MeteredAllReduce], list[Tensors]], expected: list[Tensors]
+    where: str,
+    meter: MeteredAllReduce,
+    act: Callable[[MeteredAllReduce], list[Tensors]],
+    expected: list[Tensors],
 ) -> Row:
     """Return one step of all ranks: the seconds of the slowest, how long it spent in all-reduces, and what was sent."""
     dist.barrier()
     before, began = _sent_by_host(where), now()
     found = act(meter)
     seconds, wire = now() - began, _sent_by_host(where) - before
-    own = {"seconds": seconds, "communicating": meter.seconds, "difference": difference(found, expected), "wire": wire}
+    own = {
+        "seconds": seconds,
+        "communicating": meter.seconds,
+        "difference": difference(found, expected),
+        "wire": wire,
+    }
     ranks = gathered(own)
-    slowest = {name: max(each[name] for each in ranks) for name in ("seconds", "communicating", "difference")}
-    counted = {"sent": meter.bytes_sent(len(ranks)), "wire": mean(each["wire"] for each in ranks) or None}
+    slowest = {
+        name: max(each[name] for each in ranks)
+        for name in ("seconds", "communicating", "difference")
+    }
+    counted = {
+        "sent": meter.bytes_sent(len(ranks)),
+        "wire": mean(each["wire"] for each in ranks) or None,
+    }
     return slowest | counted | {"algorithm": meter.calls[0][0].algorithm, "calls": len(meter.calls)}
 
 
@@ -111,13 +143,17 @@ def _summary(steps: Sequence[Row]) -> Row:
 def _sent_by_host(where: str) -> int:
     """Return the bytes that this emulated host has sent, headers included, as its kernel counts them; 0 elsewhere.
 
-    A host's first rank speaks for all of its ranks. On other machines not all that is sent is our ranks'.
+    A host's first rank speaks for all of its ranks. On other machines not all that is sent is our
+    ranks'.
     """
     return sent_bytes() if parse_where(where).is_emulated and os.environ["LOCAL_RANK"] == "0" else 0
 
 
 def _pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
-    """Yield the rows of each schedule and number of micro-batches; ranks beyond the last stage do nothing."""
+    """Yield the rows of each schedule and number of micro-batches.
+
+    Ranks beyond the last stage do nothing.
+    """
     job = _Pipelines(settings, device)
     for schedule, count in settings["pipelines"]:
         yield job.rows(schedule, count)
@@ -135,24 +171,43 @@ class _Pipelines:
 
     def rows(self, schedule: str, count: int) -> list[Row]:
         """Return the row of a pipeline, and those of the passes in the step with the median time."""
-        steps = [self._step(schedule, count) for _ in range(WARMUPS + self.settings["repetitions"])][WARMUPS:]
+        steps = [
+            self._step(schedule, count) for _ in range(WARMUPS + self.settings["repetitions"])
+        ][WARMUPS:]
         batch, width = self.x.shape
         which = {"schedule": schedule, "micro_batches": count}
-        same = {"part": "pipeline", "way": "pipeline", "ranks": dist.get_world_size(), "stages": self.stages}
-        same |= {"backend": self.settings["backend"], "where": self.settings["where"], "width": width, "batch": batch}
+        same = {
+            "part": "pipeline",
+            "way": "pipeline",
+            "ranks": dist.get_world_size(),
+            "stages": self.stages,
+        }
+        same |= {
+            "backend": self.settings["backend"],
+            "where": self.settings["where"],
+            "width": width,
+            "batch": batch,
+        }
         idle: Row = {
             "waiting_us": self.settings["forward"] * 1e6,
             "bubble": [step["idle"] for step in steps],
             "formula": bubble(self.stages, count),
-            "kept": max(kept(SCHEDULES[schedule](stage, self.stages, count)) for stage in range(self.stages)),
+            "kept": max(
+                kept(SCHEDULES[schedule](stage, self.stages, count)) for stage in range(self.stages)
+            ),
         }
         middle = sorted(steps, key=lambda step: step["seconds"])[len(steps) // 2]
-        return [which | same | _summary(steps) | idle, *(which | action for action in middle["actions"])]
+        return [
+            which | same | _summary(steps) | idle,
+            *(which | action for action in middle["actions"]),
+        ]
 
     def _step(self, schedule: str, count: int) -> Row:
         """Return one step of all stages, on fresh copies of the weights: when each stage computed what."""
         dist.barrier()
-        stages = gathered(self._stage(self.line, schedule, count) if self.line else {})[: self.stages]
+        stages = gathered(self._stage(self.line, schedule, count) if self.line else {})[
+            : self.stages
+        ]
         spans = [(stage, *span) for stage, each in enumerate(stages) for span in each["spans"]]
         first, last = min(start for *_, start, _ in spans), max(end for *_, end in spans)
         computing = sum(end - start for *_, start, end in spans)
@@ -163,7 +218,13 @@ class _Pipelines:
             "difference": max(each["difference"] for each in stages),
             "actions": [
                 {"part": "action", "stage": stage, "action": kind, "micro_batch": i}
-                | dict(zip(("start_us", "end_us"), microseconds([start - first, end - first]), strict=True))
+                | dict(
+                    zip(
+                        ("start_us", "end_us"),
+                        microseconds([start - first, end - first]),
+                        strict=True,
+                    )
+                )
                 for stage, kind, i, start, end in spans
             ],
         }
@@ -181,14 +242,19 @@ class _Pipelines:
         )
         # Ranks of one machine read the same clock. Elsewhere each begins to count after a barrier.
         zero = 0.0 if parse_where(self.settings["where"]).is_one_machine else now()
-        done = pipeline.step(part, SCHEDULES[schedule](*line[:2], count), line, torch.split(self.x, sizes))
+        done = pipeline.step(
+            part, SCHEDULES[schedule](*line[:2], count), line, torch.split(self.x, sizes)
+        )
         spans = [(*span.action, span.start - zero, span.end - zero) for span in done.spans]
         wrong = difference([gradients(block)], [self.expected[line.stage]])
         return {"spans": spans, "sent": done.sent, "difference": wrong}
 
 
 def _line(stages: int, device: torch.device) -> pipeline.Line | None:
-    """Return the place of this rank in the pipeline, connected; None if it is beyond the last stage."""
+    """Return the place of this rank in the pipeline, connected.
+
+    None if it is beyond the last stage.
+    """
     rank = dist.get_rank()
     groups = []
     if device.type == "cuda":

@@ -23,7 +23,10 @@ Tensors = list[torch.Tensor]
 
 
 class MeteredAllReduce:
-    """The all-reduce of a back end, as a function; it keeps what was asked for and how long the calls took."""
+    """The all-reduce of a back end, as a function.
+
+    It keeps what was asked for and how long the calls took.
+    """
 
     def __init__(self, name: str, algorithm: str) -> None:
         self.backend, self.algorithm = backend(name), algorithm
@@ -34,7 +37,9 @@ class MeteredAllReduce:
         """Sum over all ranks, in place."""
         began = now()
         group = self.backend.group()
-        did = self.backend.perform(Call("all_reduce", x, x, dist.ReduceOp.SUM, None, group, self.algorithm))
+        did = self.backend.perform(
+            Call("all_reduce", x, x, dist.ReduceOp.SUM, None, group, self.algorithm)
+        )
         self.seconds += now() - began
         self.calls.append((did, x.numel()))
 
@@ -61,7 +66,8 @@ def model(width: int, blocks: int, device: torch.device) -> list[Block]:
         return (torch.randn(shape, generator=source) / sqrt(shape[0])).to(device).requires_grad_()
 
     return [
-        Block(weights(width, hidden), weights(hidden), weights(hidden, width), weights(width)) for _ in range(blocks)
+        Block(weights(width, hidden), weights(hidden), weights(hidden, width), weights(width))
+        for _ in range(blocks)
     ]
 
 
@@ -72,7 +78,9 @@ def samples(width: int, batch: int, device: torch.device) -> tuple[torch.Tensor,
     return x, target
 
 
-def through(x: torch.Tensor, blocks: Sequence[Block], all_reduce: AllReduce = lambda _: None) -> torch.Tensor:
+def through(
+    x: torch.Tensor, blocks: Sequence[Block], all_reduce: AllReduce = lambda _: None
+) -> torch.Tensor:
     """Return the output of the blocks, one after the other."""
     for part in blocks:
         x = block(x, part, all_reduce)
@@ -84,11 +92,13 @@ def loss(y: torch.Tensor, target: torch.Tensor, elements: int) -> torch.Tensor:
     return torch.sum((y - target) ** 2) / elements
 
 
-def data_step(x: torch.Tensor, target: torch.Tensor, whole: Sequence[Block], all_reduce: AllReduce) -> list[Tensors]:
+def data_step(
+    x: torch.Tensor, target: torch.Tensor, whole: Sequence[Block], all_reduce: AllReduce
+) -> list[Tensors]:
     """Return the gradients of all weights, block by block: each rank has the whole model and a share of the batch.
 
-    The gradients of a block are summed in one all-reduce. They add up to the batch's, because its loss is the sum of
-    the shares' losses.
+    The gradients of a block are summed in one all-reduce. They add up to the batch's, because its
+    loss is the sum of the shares' losses.
     """
     edges = cut(len(x), dist.get_world_size()).tolist()
     own = slice(edges[dist.get_rank()], edges[dist.get_rank() + 1])
@@ -96,7 +106,9 @@ def data_step(x: torch.Tensor, target: torch.Tensor, whole: Sequence[Block], all
     return [_summed(each, all_reduce) for each in _gradients(share, whole)]
 
 
-def tensor_step(x: torch.Tensor, target: torch.Tensor, parts: Sequence[Block], all_reduce: AllReduce) -> list[Tensors]:
+def tensor_step(
+    x: torch.Tensor, target: torch.Tensor, parts: Sequence[Block], all_reduce: AllReduce
+) -> list[Tensors]:
     """Return the gradients of this rank's parts of the blocks, and of ``x`` last: each rank has the whole batch.
 
     The gradient of ``x`` is what layers before these blocks would need.
@@ -124,6 +136,12 @@ def gradients(part: Block) -> Tensors:
 
 def difference(ours: Sequence[Tensors], expected: Sequence[Tensors]) -> float:
     """Return the largest difference of two lists of gradients, as a share of the largest expected element."""
-    pairs = [pair for mine, theirs in zip(ours, expected, strict=True) for pair in zip(mine, theirs, strict=True)]
+    pairs = [
+        pair
+        for mine, theirs in zip(ours, expected, strict=True)
+        for pair in zip(mine, theirs, strict=True)
+    ]
     largest = max((float(right.abs().max()) for _, right in pairs if right.numel()), default=1.0)
-    return max(float((left - right).abs().max()) for left, right in pairs if right.numel()) / largest
+    return (
+        max(float((left - right).abs().max()) for left, right in pairs if right.numel()) / largest
+    )

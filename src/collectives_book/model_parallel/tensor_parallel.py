@@ -1,9 +1,10 @@
 """Tensor parallelism: x·W + b with W divided among ranks, by columns or by rows, after Megatron-LM.
 
-Every rank holds all samples ``x`` and a part of W. Divided by columns, a rank computes its columns of the result, and
-nothing travels forward; backward, the gradient of ``x`` is a sum over ranks. Divided by rows, a rank knows only its
-columns of ``x``, and the result is a sum over ranks; backward, nothing travels. By columns and then by rows, nothing
-has to be put together between the two: a pair costs one all-reduce forward and one backward.
+Every rank holds all samples ``x`` and a part of W. Divided by columns, a rank computes its columns
+of the result, and nothing travels forward; backward, the gradient of ``x`` is a sum over ranks.
+Divided by rows, a rank knows only its columns of ``x``, and the result is a sum over ranks;
+backward, nothing travels. By columns and then by rows, nothing has to be put together between the
+two: a pair costs one all-reduce forward and one backward.
 
 The sum is any function that adds a tensor over all ranks in place:
 
@@ -29,8 +30,8 @@ AllReduce = Callable[[torch.Tensor], object]
 class Block(NamedTuple):
     """The weights of relu(x·W₁ + b₁)·W₂ + b₂, or one rank's part of them.
 
-    ``into`` is W₁ (width × hidden), ``out`` is W₂ (hidden × width). A rank's part has some of the hidden units: columns
-    of W₁ and b₁, rows of W₂. Every rank has all of b₂.
+    ``into`` is W₁ (width × hidden), ``out`` is W₂ (hidden × width). A rank's part has some of the
+    hidden units: columns of W₁ and b₁, rows of W₂. Every rank has all of b₂.
     """
 
     into: torch.Tensor
@@ -40,7 +41,9 @@ class Block(NamedTuple):
 
 
 def shard(whole: Block, rank: int, p: int) -> Block:
-    """Return one rank's part: a share of the hidden units, near-equal, the larger shares first. The parts are leaves.
+    """Return one rank's part: a share of the hidden units, near-equal, the larger shares first.
+
+    The parts are leaves.
 
     >>> whole = Block(torch.ones(2, 5), torch.ones(5), torch.ones(5, 2), torch.ones(2))
     >>> [tuple(shard(whole, rank, 3).into.shape) for rank in range(3)]
@@ -53,11 +56,13 @@ def shard(whole: Block, rank: int, p: int) -> Block:
 
 
 def block(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
-    """Return relu(x·W₁ + b₁)·W₂ + b₂, of which this rank has a part; every rank has all of ``x`` and of the result.
+    """Return relu(x·W₁ + b₁)·W₂ + b₂, of which this rank has a part.
 
-    It equals ``torch.relu(x @ W1 + b1) @ W2 + b2``, and so do the gradients of ``x``, of b₂ and of the rank's part.
-    b₂ is added after the sum, once: inside it every rank would add its own.
-    Cost: an all-reduce of the result, and one of the gradient of ``x`` if that is asked for.
+    Every rank has all of ``x`` and of the result.
+
+    It equals ``torch.relu(x @ W1 + b1) @ W2 + b2``, and so do the gradients of ``x``, of b₂ and of
+    the rank's part. b₂ is added after the sum, once: inside it every rank would add its own. Cost:
+    an all-reduce of the result, and one of the gradient of ``x`` if that is asked for.
 
     >>> whole = Block(torch.eye(2), torch.zeros(2), torch.eye(2), torch.ones(2))
     >>> block(torch.tensor([[3.0, -4.0]]), shard(whole, 0, 1), lambda _: None).tolist()
@@ -68,12 +73,18 @@ def block(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
 
 
 def copied(x: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """Return ``x``; backward, its gradient is the sum of the ranks' gradients, because every rank has used ``x``."""
+    """Return ``x``.
+
+    Backward, its gradient is the sum of the ranks' gradients, because every rank has used ``x``.
+    """
     return cast(torch.Tensor, _Copied.apply(x, all_reduce))  # type: ignore[no-untyped-call]
 
 
 def summed(x: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """Return the sum of the ranks' ``x``; backward, each has the gradient of the sum, which all ranks know."""
+    """Return the sum of the ranks' ``x``.
+
+    Backward, each has the gradient of the sum, which all ranks know.
+    """
     return cast(torch.Tensor, _Summed.apply(x, all_reduce))  # type: ignore[no-untyped-call]
 
 

@@ -1,8 +1,9 @@
 """Bytes that a rank sends in a training step, by data, tensor and pipeline parallelism, and where the two first cross.
 
-The model is a stack of blocks relu(x·W₁ + b₁)·W₂ + b₂ (`tensor_parallel.Block`) of width d with 4d hidden units;
-``batch`` are the samples of a step in all (in a language model: the tokens). Elements have 4 bytes. An all-reduce of n
-bytes costs each of p ranks 2(p - 1)/p · n, as by the ring: the least that is possible.
+The model is a stack of blocks relu(x·W₁ + b₁)·W₂ + b₂ (`tensor_parallel.Block`) of width d with 4d
+hidden units; ``batch`` are the samples of a step in all (in a language model: the tokens). Elements
+have 4 bytes. An all-reduce of n bytes costs each of p ranks 2(p - 1)/p · n, as by the ring: the
+least that is possible.
 """
 
 from __future__ import annotations

@@ -42,7 +42,11 @@ def timeline(row: Row, other: Row) -> Picture:
     bars = [
         span._asdict()
         | {"panel": title, "lane": f"rank {span.rank}", "level": BAR * (span.what == REDUCE)}
-        | {"text": f"bucket {span.nth}" if span.what == REDUCE and each.buckets <= MOST_NAMED else ""}
+        | {
+            "text": f"bucket {span.nth}"
+            if span.what == REDUCE and each.buckets <= MOST_NAMED
+            else ""
+        }
         for title, each in zip(titles, (row, other), strict=True)
         for span in spans(each)
         if span.rank < MOST_RANKS
@@ -73,11 +77,18 @@ def exposed(rows: Rows) -> Picture:
     """Return the exposed time of a step against the size of a bucket, measured and predicted."""
     series = rows.algorithm.where(rows.algorithm != "default", rows.backend)
     return kit.curves(
-        rows.assign(bucket=rows.bytes // rows.buckets, series=series, predicted_us=rows.predicted_us.astype(float)),
+        rows.assign(
+            bucket=rows.bytes // rows.buckets,
+            series=series,
+            predicted_us=rows.predicted_us.astype(float),
+        ),
         "bucket",
         "median_us",
         "series",
-        (kit.BYTES._replace(name="bytes of a bucket"), kit.US._replace(name="exposed time of a step", base=0)),
+        (
+            kit.BYTES._replace(name="bytes of a bucket"),
+            kit.US._replace(name="exposed time of a step", base=0),
+        ),
         f"Exposed time of a step on {rows.ranks.iloc[0]} ranks by the bytes of a bucket",
         interval=("low_us", "high_us"),
         simulated="predicted_us",
@@ -90,15 +101,21 @@ def counters(rows: Rows) -> Rows:
     table = rows[["algorithm", "buckets"]].copy()
     table["no-op hook"] = rows.median_us.map(statements.us)
     table["torch's counters"] = rows.counted_median_us.map(statements.us)
-    table["predicted"] = [statements.us(each) if pd.notna(each) else "–" for each in rows.predicted_us.astype(float)]
-    table["counters less hook"] = (rows.counted_median_us / rows.median_us - 1).map(statements.signed)
+    table["predicted"] = [
+        statements.us(each) if pd.notna(each) else "–" for each in rows.predicted_us.astype(float)
+    ]
+    table["counters less hook"] = (rows.counted_median_us / rows.median_us - 1).map(
+        statements.signed
+    )
     return table
 
 
 def series(rows: Rows) -> Rows:
     """Return the rows without overlap, which is one bucket, and those of the most buckets, named in ``series``."""
     names = {rows.buckets.max(): "with overlap", rows.buckets.min(): "without overlap"}
-    named = rows.assign(series=rows.buckets.map(names), predicted_per_second=rows.predicted_per_second.astype(float))
+    named = rows.assign(
+        series=rows.buckets.map(names), predicted_per_second=rows.predicted_per_second.astype(float)
+    )
     return named.dropna(subset="series").sort_values(["buckets", "ranks"], kind="stable")
 
 
@@ -118,7 +135,12 @@ def efficiency(rows: Rows) -> Picture:
 
 
 def _by_workers(
-    rows: Rows, points: Mapping[int, float], name: str, about: str, form: str = "{:,.0f}", bound: str | None = None
+    rows: Rows,
+    points: Mapping[int, float],
+    name: str,
+    about: str,
+    form: str = "{:,.0f}",
+    bound: str | None = None,
 ) -> Picture:
     known = {p: each for p, each in points.items() if p <= rows.ranks.max()}
     return kit.curves(

@@ -35,9 +35,14 @@ class Reduced:
 
 
 class RecordingHook:
-    """`reduce` is the hook; ``buckets`` are those of the last step on a CPU, in the order in which they were ready."""
+    """`reduce` is the hook.
 
-    def __init__(self, hooks: Mapping[str, Hook], clock: Callable[[], float] = time.monotonic) -> None:
+    ``buckets`` are those of the last step on a CPU, in the order in which they were ready.
+    """
+
+    def __init__(
+        self, hooks: Mapping[str, Hook], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.hooks = {NOTHING: noop_hook} | dict(hooks)
         self.clock = clock
         self.use(NOTHING)
@@ -50,7 +55,8 @@ class RecordingHook:
     def reduce(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand on a bucket."""
         del state
-        if bucket.buffer().is_cuda:  # a GPU has not computed what its rank has called for, so times would say nothing
+        # A GPU has not computed what its rank has called for, so times would say nothing.
+        if bucket.buffer().is_cuda:
             return self._hook(None, bucket)
         buffer = bucket.buffer()
         note = Reduced(bucket.index(), buffer.numel() * buffer.element_size(), self.clock())

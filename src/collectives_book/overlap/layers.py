@@ -1,7 +1,8 @@
 """A stack of linear layers that stands in for a network: its gradients are real, its computing may be waiting.
 
-On a machine with fewer cores than ranks, ranks that compute would slow each other down, and communication with them.
-Ranks that wait do neither. GPUs compute without the cores, so waiting is nearer to them than computing here would be.
+On a machine with fewer cores than ranks, ranks that compute would slow each other down, and
+communication with them. Ranks that wait do neither. GPUs compute without the cores, so waiting is
+nearer to them than computing here would be.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# A backward pass has two matrix products for each one of the forward pass: by the input, and by the weights.
+# A backward pass has two matrix products for each one of the forward pass: by the input, and by the
+# weights.
 FORWARD, BACKWARD = 1 / 3, 2 / 3
 
 Clock = Callable[[], float]
@@ -23,11 +25,14 @@ Clock = Callable[[], float]
 class Stack(nn.Module):
     """Layers of ``widths[i]`` to ``widths[i + 1]`` numbers, each of which also waits for ``seconds`` in all.
 
-    ``marks`` are the times of ``clock`` at which the last step began, passed from layer to layer, forward and then
-    backward, and ended: 2 * (layers + 1) of them. A layer's gradient is complete when its waiting is over.
+    ``marks`` are the times of ``clock`` at which the last step began, passed from layer to layer,
+    forward and then backward, and ended: 2 * (layers + 1) of them. A layer's gradient is complete
+    when its waiting is over.
     """
 
-    def __init__(self, widths: Sequence[int], seconds: float = 0.0, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, widths: Sequence[int], seconds: float = 0.0, clock: Clock = time.monotonic
+    ) -> None:
         super().__init__()
         pairs = pairwise(widths)
         self.layers = nn.ModuleList(nn.Linear(before, after, bias=False) for before, after in pairs)

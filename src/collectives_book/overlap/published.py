@@ -1,7 +1,7 @@
 """What Baidu published of data-parallel training with a ring all-reduce.
 
-Gibiansky, "Bringing HPC Techniques to Deep Learning", February 2017. Samples per second were read off the post's plot;
-the rest is in its text.
+Gibiansky, "Bringing HPC Techniques to Deep Learning", February 2017. Samples per second were read
+off the post's plot; the rest is in its text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,20 @@ GRADIENTS = 1_200_000_000  # bytes: 300 million parameters
 NETWORK, INSIDE = 6e9, 10e9  # bytes per second: InfiniBand between nodes, GPUDirect inside
 
 # Samples per second by the number of GPUs.
-SAMPLES = {1: 88, 2: 151, 4: 251, 8: 464, 10: 541, 16: 819, 20: 997, 24: 1156, 30: 1399, 32: 1456, 38: 1706, 40: 1776}
+SAMPLES = {
+    1: 88,
+    2: 151,
+    4: 251,
+    8: 464,
+    10: 541,
+    16: 819,
+    20: 997,
+    24: 1156,
+    30: 1399,
+    32: 1456,
+    38: 1706,
+    40: 1776,
+}
 
 
 def ring_seconds(p: int, nbytes: float = GRADIENTS, rate: float = NETWORK) -> float:

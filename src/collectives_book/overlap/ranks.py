@@ -1,8 +1,9 @@
 """What every rank does to measure overlap: training steps with and without communication, in turn.
 
-The exposed time of communication is what a step takes beyond the same step whose hook does nothing. torch's own
-counters say how long after the last gradient the last all-reduce ended; a row has both. Every time is a mean over the
-ranks, because they begin a step at slightly different times and an all-reduce ends when the last of them is ready.
+The exposed time of communication is what a step takes beyond the same step whose hook does nothing.
+torch's own counters say how long after the last gradient the last all-reduce ended; a row has both.
+Every time is a mean over the ranks, because they begin a step at slightly different times and an
+all-reduce ends when the last of them is ready.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from collectives.statistics import interval_us, microseconds
 from collectives_book.overlap.hooks import NOTHING, Hook, RecordingHook, hook_of
 from collectives_book.overlap.layers import Stack
 
-# DistributedDataParallel's first step may have other buckets: then it makes them anew, in the order of the gradients.
+# DistributedDataParallel's first step may have other buckets: then it makes them anew, in the order
+# of the gradients.
 WARMUPS = 2
 
 # How much two orders of adding a layer's gradients may differ, relative to the largest of them.
@@ -32,7 +34,10 @@ TOLERANCE = 1e-5
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure each number of buckets under "buckets"; rank 0 reports the environment and the algorithms' rows."""
+    """Measure each number of buckets under "buckets".
+
+    Rank 0 reports the environment and the algorithms' rows.
+    """
     library = backend(settings["backend"])
     hooks = {algorithm: hook_of(library, algorithm) for algorithm in settings["algorithms"]}
     cases = (Trial(settings, buckets, hooks, library).rows() for buckets in settings["buckets"])
@@ -51,7 +56,9 @@ class TrainingStep(NamedTuple):
 class Trial:
     """A stack of layers under DistributedDataParallel whose gradients go into ``buckets`` buckets of the same size."""
 
-    def __init__(self, settings: Row, buckets: int, hooks: Mapping[str, Hook], library: Backend) -> None:
+    def __init__(
+        self, settings: Row, buckets: int, hooks: Mapping[str, Hook], library: Backend
+    ) -> None:
         self.settings, self.buckets, self.device = settings, buckets, library.device()
         torch.manual_seed(0)  # the same weights on every rank
         self.stack = Stack(settings["widths"], settings["seconds"]).to(self.device)
@@ -59,7 +66,9 @@ class Trial:
         self.recorded = RecordingHook(hooks)
         self.ddp = _parallel(self.stack, self.bytes / buckets, library, self.recorded.reduce)
         shape = settings["batch"], settings["widths"][0]
-        self.batch = torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank())).to(self.device)
+        self.batch = torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank())).to(
+            self.device
+        )
         self.expected = self._average()
 
     def step(self, name: str) -> TrainingStep:
@@ -70,7 +79,9 @@ class Trial:
         sent, begin = sent_bytes(), time.monotonic()
         self._compute()
         seconds, sent = time.monotonic() - begin, sent_bytes() - sent
-        return TrainingStep(seconds, sent, 0 if name == NOTHING else self._wrong(), self._spans(begin))
+        return TrainingStep(
+            seconds, sent, 0 if name == NOTHING else self._wrong(), self._spans(begin)
+        )
 
     def _compute(self) -> None:
         self.ddp(self.batch.detach().requires_grad_()).sum().backward()
@@ -89,7 +100,10 @@ class Trial:
     def _gradients(self) -> list[torch.Tensor]:
         """A copy of each layer's gradients; zeros where a layer has none."""
         found = ((weight, weight.grad) for weight in self.stack.parameters())
-        return [torch.zeros(weight.shape) if grad is None else grad.cpu().clone() for weight, grad in found]
+        return [
+            torch.zeros(weight.shape) if grad is None else grad.cpu().clone()
+            for weight, grad in found
+        ]
 
     def _wrong(self) -> int:
         """Count the gradients that are not the average."""
@@ -102,10 +116,16 @@ class Trial:
         """
         if self.device.type != "cpu":
             return []
-        rank, spans, free = dist.get_rank(), computing(dist.get_rank(), [at - begin for at in self.stack.marks]), 0.0
+        rank, spans, free = (
+            dist.get_rank(),
+            computing(dist.get_rank(), [at - begin for at in self.stack.marks]),
+            0.0,
+        )
         for note in self.recorded.buckets:
             done = (note.done or note.ready) - begin
-            spans.append(Activity(rank, REDUCE, note.nth, max(free, note.ready - begin), done, note.bytes))
+            spans.append(
+                Activity(rank, REDUCE, note.nth, max(free, note.ready - begin), done, note.bytes)
+            )
             free = done
         return spans
 
@@ -120,34 +140,67 @@ class Trial:
         steps: dict[str, list[TrainingStep]] = {name: [] for name in names}
         counted: dict[str, list[float]] = {name: [] for name in names}
         rounds = WARMUPS + self.settings["repetitions"]
-        order = [names[(i + turn) % len(names)] for i in range(rounds) for turn in range(len(names))]
+        order = [
+            names[(i + turn) % len(names)] for i in range(rounds) for turn in range(len(names))
+        ]
         for nth, name in enumerate([*order, NOTHING]):
             steps[name].append(self.step(name))
             if nth:
                 counted[order[nth - 1]].append(self._counted())
-        seconds = {name: _means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names}
-        return [self._row(name, steps[name], seconds, _means(counted[name][WARMUPS:])) for name in names[1:]]
+        seconds = {
+            name: _means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names
+        }
+        return [
+            self._row(name, steps[name], seconds, _means(counted[name][WARMUPS:]))
+            for name in names[1:]
+        ]
 
     def _row(
-        self, name: str, steps: list[TrainingStep], seconds: Mapping[str, list[float]], counted: list[float]
+        self,
+        name: str,
+        steps: list[TrainingStep],
+        seconds: Mapping[str, list[float]],
+        counted: list[float],
     ) -> Row:
-        """Return the row of one algorithm; times are exposed ones in microseconds, unless their name says more."""
-        exposed = [step - without for step, without in zip(seconds[name], seconds[NOTHING], strict=True)]
+        """Return the row of one algorithm.
+
+        Times are exposed ones in microseconds, unless their name says more.
+        """
+        exposed = [
+            step - without for step, without in zip(seconds[name], seconds[NOTHING], strict=True)
+        ]
         wrong = torch.tensor(sum(step.wrong for step in steps))
         dist.all_reduce(wrong)
         sent = _means([float(step.sent) for step in steps[WARMUPS:]])
         spans = [span for rank in gathered(steps[-1].spans) for span in rank]
         return (
-            {"backend": self.settings["backend"], "algorithm": name, "where": self.settings["where"]}
-            | {"ranks": dist.get_world_size(), "layers": len(self.stack.layers), "buckets": self.buckets}
+            {
+                "backend": self.settings["backend"],
+                "algorithm": name,
+                "where": self.settings["where"],
+            }
+            | {
+                "ranks": dist.get_world_size(),
+                "layers": len(self.stack.layers),
+                "buckets": self.buckets,
+            }
             | {"bytes": self.bytes, "device": self.device.type, "wrong": int(wrong)}
-            | {"samples": microseconds(exposed), **interval_us(exposed), **interval_us(seconds[name], "step_")}
+            | {
+                "samples": microseconds(exposed),
+                **interval_us(exposed),
+                **interval_us(seconds[name], "step_"),
+            }
             | {**interval_us(seconds[NOTHING], "nothing_"), **interval_us(counted, "counted_")}
-            | {"sent_bytes": statistics.median(sent), "spans": [Activity(*span)._asdict() for span in spans]}
+            | {
+                "sent_bytes": statistics.median(sent),
+                "spans": [Activity(*span)._asdict() for span in spans],
+            }
         )
 
 
-def _parallel(stack: Stack, bucket_bytes: float, library: Backend, hook: Hook) -> DistributedDataParallel:
+def _parallel(
+    stack: Stack, bucket_bytes: float, library: Backend, hook: Hook
+) -> DistributedDataParallel:
     """The stack as a replica on this rank, with torch's counters updated in every step."""
     group = library.group()
     ddp = DistributedDataParallel(

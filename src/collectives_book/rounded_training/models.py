@@ -1,7 +1,7 @@
 """Models to train: the perceptron that reads digits, and a small transformer that continues Python's help texts.
 
-Both draw their weights and their batches from a seed alone, so that two runs with one seed differ in nothing but the
-variant in which gradients are summed.
+Both draw their weights and their batches from a seed alone, so that two runs with one seed differ
+in nothing but the variant in which gradients are summed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Task(NamedTuple):
 
 
 def of_digits(seed: int) -> Iterator[Batch]:
-    """Yield batches of images and their digits, all of one size. The last images of an epoch are left out.
+    """Yield batches of images and their digits, all of one size.
+
+    The last images of an epoch are left out.
 
     >>> [images.shape[0] for (images, _), _ in zip(of_digits(0), range(12))] == [DIGITS] * 12
     True
@@ -56,7 +58,8 @@ def of_digits(seed: int) -> Iterator[Batch]:
 def text() -> tuple[torch.Tensor, torch.Tensor]:
     """Return Python's help texts as numbers of characters, to learn from and to test with, without other characters.
 
-    The texts come with Python (``pydoc_data.topics``), in the order of their names; another Python has others.
+    The texts come with Python (``pydoc_data.topics``), in the order of their names; another Python
+    has others.
 
     >>> learned, tested = text()
     >>> len(learned) > 8 * len(tested) > 200_000, "".join(chr(32 + symbol) for symbol in learned[4:22])
@@ -90,7 +93,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the output for input of shape (windows, CONTEXT, WIDTH)."""
@@ -110,7 +115,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(TOKENS, WIDTH)
         self.positions = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
-        self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS))
+        self.layers = nn.Sequential(
+            *(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS)
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits; those of a position depend on the tokens up to it."""
@@ -144,7 +151,11 @@ def held_out_loss(model: nn.Module) -> float:
 
 TASKS = {
     "perceptron": Task(
-        partial(perceptron, 128), of_digits, lambda model: accuracy(model, digits()[1]), steps=150, rate=0.1
+        partial(perceptron, 128),
+        of_digits,
+        lambda model: accuracy(model, digits()[1]),
+        steps=150,
+        rate=0.1,
     ),
     "transformer": Task(transformer, of_text, held_out_loss, steps=250, rate=0.3),
 }

@@ -1,8 +1,8 @@
 """A row for each training: model, workers, summation variant, seed, and results.
 
-``python -m collectives_book.rounded_training.rows`` trains all of them on one core in about half an hour and writes
-the committed table again. A run that was cut off goes on where it ended. The same versions of Python, PyTorch and NumPy
-on the same kind of processor give the same rows.
+``python -m collectives_book.rounded_training.rows`` trains all of them on one core in about half an
+hour and writes the committed table again. A run that was cut off goes on where it ended. The same
+versions of Python, PyTorch and NumPy on the same kind of processor give the same rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from collectives_book.rounded_training.comparison import COLUMNS, KEY, TABLE, VARIANTS, Variant, read
+from collectives_book.rounded_training.comparison import (
+    COLUMNS,
+    KEY,
+    TABLE,
+    VARIANTS,
+    Variant,
+    read,
+)
 from collectives_book.rounded_training.models import TASKS
 from collectives_book.rounded_training.training import train
 
@@ -41,7 +48,10 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return all trainings; those of one seed follow each other, so that a table that is cut off has whole pairs."""
+    """Return all trainings.
+
+    Those of one seed follow each other, so that a table that is cut off has whole pairs.
+    """
     return [
         Case(model, workers, variant, seed)
         for model, seeds in SEEDS.items()
@@ -52,13 +62,20 @@ def cases() -> list[Case]:
 def trained(case: Case, steps: int | None = None) -> tuple[Any, ...]:
     """Return the row of a training, with as many steps as its task has, or with these."""
     task = TASKS[case.model]
-    losses, model = train(task._replace(steps=steps or task.steps), case.seed, case.variant, case.workers)
-    curve = " ".join(f"{np.mean(losses[at : at + EVERY]):.5f}" for at in range(0, len(losses), EVERY))
+    losses, model = train(
+        task._replace(steps=steps or task.steps), case.seed, case.variant, case.workers
+    )
+    curve = " ".join(
+        f"{np.mean(losses[at : at + EVERY]):.5f}" for at in range(0, len(losses), EVERY)
+    )
     return *case.key, round(float(np.mean(losses[-LAST:])), 6), round(task.quality(model), 6), curve
 
 
 def main(to: Path = TABLE) -> None:
-    """Train what the unfinished table lacks, a row at a time in the order of the cases; a whole table is moved."""
+    """Train what the unfinished table lacks, a row at a time in the order of the cases.
+
+    A whole table is moved.
+    """
     torch.set_num_threads(1)
     unfinished = to.with_name(f"unfinished-{to.name}")
     unfinished.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,13 @@
 """Data-parallel workers simulated in one process: their gradients are summed bit for bit as ranks would sum them.
 
-Each of p workers has the same float32 weights and a shard of the batch. A schedule adds their gradients in a dtype, and
-may send them in fewer bits than it adds in. The sum, divided by p, is the gradient of a step in float32.
+Each of p workers has the same float32 weights and a shard of the batch. A schedule adds their
+gradients in a dtype, and may send them in fewer bits than it adds in. The sum, divided by p, is the
+gradient of a step in float32.
 
-With error feedback each worker keeps what rounding took from its gradient, and adds it to its next one: Seide, Fu,
-Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error
-Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+With error feedback each worker keeps what rounding took from its gradient, and adds it to its next
+one: Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent", Interspeech 2014;
+Karimireddy, Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression
+Schemes", ICML 2019.
 """
 
 from __future__ import annotations
@@ -26,18 +28,23 @@ from collectives_book.digits import shard
 from collectives_book.rounded_training.comparison import Variant
 from collectives_book.rounded_training.models import Batch, Task, loss
 
-# Elements that share a scale in a codec. Buffers are padded so that each chunk is a number of whole blocks.
+# Elements that share a scale in a codec. Buffers are padded so that each chunk is a number of whole
+# blocks.
 BLOCK = 32
 
 Mean = Callable[[torch.Tensor], torch.Tensor]
 Feed = Callable[[str, torch.Tensor, torch.Tensor], Batch]
 
 
-def train(task: Task, seed: int, variant: Variant, p: int, feed: Feed | None = None) -> tuple[list[float], nn.Module]:
-    """Train p workers; return the loss of each step, on its whole batch before the step, and the model.
+def train(
+    task: Task, seed: int, variant: Variant, p: int, feed: Feed | None = None
+) -> tuple[list[float], nn.Module]:
+    """Train p workers.
 
-    Raises ValueError where a batch cannot be cut into p shards of one size. Cost: on one core about 10 ms a step of the
-    perceptron and 50 ms of the transformer.
+    Return the loss of each step, on its whole batch before the step, and the model.
+
+    Raises ValueError where a batch cannot be cut into p shards of one size. Cost: on one core about
+    10 ms a step of the perceptron and 50 ms of the transformer.
 
     >>> from collectives_book.rounded_training.models import TASKS
     >>> losses, _ = train(TASKS["perceptron"]._replace(steps=20), 0, Variant("ring", "bfloat16"), 8)
@@ -61,14 +68,20 @@ def train(task: Task, seed: int, variant: Variant, p: int, feed: Feed | None = N
 def of_shards(model: nn.Module, batch: Batch, p: int) -> Batch:
     """Return the loss of each of p shards, of shape (p,), and its gradient, (p, parameters)."""
     if len(batch[0]) % p:
-        raise ValueError(f"samples of a batch on {p} workers: got {len(batch[0])}, expected a multiple of {p}")
+        raise ValueError(
+            f"samples of a batch on {p} workers: got {len(batch[0])}, expected a multiple of {p}"
+        )
     which = torch.stack([shard(torch.arange(len(batch[0])), rank, p) for rank in range(p)])
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
-    def of_one(weights: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def of_one(
+        weights: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
         return loss(functional_call(model, weights, (inputs,)), targets)
 
-    found = vmap(grad_and_value(of_one), in_dims=(None, 0, 0))(weights, batch[0][which], batch[1][which])
+    found = vmap(grad_and_value(of_one), in_dims=(None, 0, 0))(
+        weights, batch[0][which], batch[1][which]
+    )
     gradients: dict[str, torch.Tensor] = found[0]
     return found[1], torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
 
@@ -76,8 +89,8 @@ def of_shards(model: nn.Module, batch: Batch, p: int) -> Batch:
 def fed_back(codec: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batch:
     """Return what workers send for their gradients and their residuals, and the residuals that remain.
 
-    Sent and kept add up to what there was, exactly: the values of a codec are near enough for their difference to be a
-    float32.
+    Sent and kept add up to what there was, exactly: the values of a codec are near enough for their
+    difference to be a float32.
     """
     wanted = gradients + residual
     sent = rounded(codec, wanted.flatten()).view_as(wanted)
@@ -87,7 +100,8 @@ def fed_back(codec: str, gradients: torch.Tensor, residual: torch.Tensor) -> Bat
 def averaging(variant: Variant, p: int, feed: Feed = fed_back) -> Mean:
     """Return a function from the gradients of p workers, (p, n), to their mean as the workers compute it, (n,).
 
-    It remembers what each worker keeps back. Raises ValueError for an algorithm, a codec or a dtype that is unknown.
+    It remembers what each worker keeps back. Raises ValueError for an algorithm, a codec or a dtype
+    that is unknown.
     """
     schedule, residual = build("all_reduce", variant.algorithm, p), torch.zeros(1)
 

@@ -1,7 +1,8 @@
 """The experiment ``scaling``: all-reduces on 2, 4, 8 … emulated hosts, beside the libraries and the simulator.
 
-Links are calibrated first; "auto" and the simulator go by that machine. On the most hosts the libraries' selectable
-algorithms are measured, too, and "auto" once more in deeper slow motion, where this machine's cores matter less.
+Links are calibrated first; "auto" and the simulator go by that machine. On the most hosts the
+libraries' selectable algorithms are measured, too, and "auto" once more in deeper slow motion,
+where this machine's cores matter less.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class Scaling(SweepExperiment):
         slow = [self._on(most, each, libraries[:1], ["auto"]) for each in deeper]
         return [*plain, full, *slow]
 
-    def _on(self, ranks: int, where: str, backends: list[str], algorithms: list[str] | None = None) -> Settings:
+    def _on(
+        self, ranks: int, where: str, backends: list[str], algorithms: list[str] | None = None
+    ) -> Settings:
         once = Settings(
             ranks=ranks,
             where=where,
@@ -125,20 +128,27 @@ def _typed(latency: float, rate: float) -> str:
 
 def calibrated(stem: str | Path) -> dict[str, Machine]:
     """Return the machines that rows were measured by, by their network."""
-    return {machine(str(path)).name: machine(str(path)) for path in Path(stem).parent.glob(f"{Path(stem).name}.*.yaml")}
+    return {
+        machine(str(path)).name: machine(str(path))
+        for path in Path(stem).parent.glob(f"{Path(stem).name}.*.yaml")
+    }
 
 
 def results(stem: str | Path) -> tuple[Any, Record]:
-    """Return rows and record of an output; each has its bound by the calibrated machine, ours the simulated time, too.
+    """Return rows and record of an output.
 
-    Both in microseconds, and as today's code has them, whatever the bound was when the rows were measured.
+    Each has its bound by the calibrated machine, ours the simulated time, too.
+
+    Both in microseconds, and as today's code has them, whatever the bound was when the rows were
+    measured.
     """
     found, record = read(stem)
     rows: Any = found[found.error.isna()].copy()
     machines = calibrated(stem)
     rows["simulated_us"] = [_simulated(row, machines[str(row.where)]) for row in rows.itertuples()]
     rows["bound_us"] = [
-        bound(machines[str(row.where)], row.collective, row.ranks, row.bytes) * 1e6 for row in rows.itertuples()
+        bound(machines[str(row.where)], row.collective, row.ranks, row.bytes) * 1e6
+        for row in rows.itertuples()
     ]
     return rows, record
 

@@ -23,7 +23,9 @@ def ours(rows: Rows) -> Rows:
     """Return the first network's rows of our algorithms by name, and of those that only "auto" was measured with."""
     own = rows[(rows["where"] == rows["where"].iloc[0]) & rows.backend.isin(OURS)]
     named = own[~own.auto]
-    return pd.concat([named, own[own.auto & ~own.algorithm.isin(named.algorithm)].assign(auto=False)])
+    return pd.concat(
+        [named, own[own.auto & ~own.algorithm.isin(named.algorithm)].assign(auto=False)]
+    )
 
 
 def libraries(rows: Rows) -> Rows:
@@ -41,7 +43,9 @@ def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
     """Return the figure of our algorithms' median times by the number of hosts, a panel for each of these sizes."""
     rows = ours(rows)
     rows = rows[rows.bytes.isin(sizes) & rows.algorithm.isin(most(rows).algorithm)]
-    return measured.times(rows, "ranks", facet="bytes", title=format_bytes, height=1.4 + 1.9 * len(sizes))
+    return measured.times(
+        rows, "ranks", facet="bytes", title=format_bytes, height=1.4 + 1.9 * len(sizes)
+    )
 
 
 def time_against_size(rows: Rows) -> Picture:
@@ -68,7 +72,10 @@ def _simulated_us(row: Any) -> float:
 
 
 def two_trees_against_size(rows: Rows) -> Picture:
-    """Return the figure of median times by the size of the buffer; ``rows`` as `with_simulated` has them."""
+    """Return the figure of median times by the size of the buffer.
+
+    ``rows`` as `with_simulated` has them.
+    """
     return measured.times(rows)
 
 

@@ -14,9 +14,10 @@ COMPARED = "gloo, Horovod", "Open MPI", "its best", "model", "4× slower", "NCCL
 def compared(rows: Rows) -> Rows:
     """Return ratios of times on the most hosts, ``low``, ``ratio`` and ``high``: a line for each ``what`` and size.
 
-    "gloo, Horovod": the better of the two over auto. "Open MPI", "its best": its own choice, and its quickest
-    algorithm, over auto. "NCCL": its quickest algorithm over auto. "model": our quickest algorithm over its simulated
-    time; "4× slower" the same in deeper slow motion. What was not measured has no line.
+    "gloo, Horovod": the better of the two over auto. "Open MPI", "its best": its own choice, and
+    its quickest algorithm, over auto. "NCCL": its quickest algorithm over auto. "model": our
+    quickest algorithm over its simulated time; "4× slower" the same in deeper slow motion. What was
+    not measured has no line.
     """
     where, own = rows["where"].iloc[0], most(rows[rows.backend.isin(OURS)])
     beside = measured.over_auto(most(rows[rows["where"] == where]), named=True)
@@ -30,16 +31,29 @@ def compared(rows: Rows) -> Rows:
         "model": own[own["where"] == where],
         "4× slower": own[own["where"] != where],
     }
-    quickest = [part.loc[part.groupby("bytes").median_us.idxmin()].assign(what=what) for what, part in parts.items()]
+    quickest = [
+        part.loc[part.groupby("bytes").median_us.idxmin()].assign(what=what)
+        for what, part in parts.items()
+    ]
     return pd.concat(quickest).reset_index(drop=True)
 
 
 def ratios(rows: Rows) -> Rows:
     """Return for each size what auto chose, its time in ms, the ratios of `compared`, and its time over the bound."""
-    auto = most(rows[(rows["where"] == rows["where"].iloc[0]) & rows.auto]).set_index("bytes").sort_index()
-    found = compared(rows).pivot(index="bytes", columns="what", values="ratio").reindex(columns=[*COMPARED])
+    auto = (
+        most(rows[(rows["where"] == rows["where"].iloc[0]) & rows.auto])
+        .set_index("bytes")
+        .sort_index()
+    )
+    found = (
+        compared(rows)
+        .pivot(index="bytes", columns="what", values="ratio")
+        .reindex(columns=[*COMPARED])
+    )
     own = {"auto": auto.algorithm, "ms": auto.median_us / 1e3, **found}
-    return pd.DataFrame(own | {"bound": auto.median_us / auto.bound_us}).dropna(axis="columns", how="all")
+    return pd.DataFrame(own | {"bound": auto.median_us / auto.bound_us}).dropna(
+        axis="columns", how="all"
+    )
 
 
 def deviations(rows: Rows, least: int = 8) -> Rows:

@@ -1,7 +1,7 @@
 """The experiment ``straggler``: one host's link is slower than the others'.
 
-Every point is a host and a factor. One launch measures all of them: the links change while its ranks wait. Every point
-is measured at each size.
+Every point is a host and a factor. One launch measures all of them: the links change while its
+ranks wait. Every point is measured at each size.
 """
 
 import os
@@ -19,7 +19,15 @@ from collectives.emulator import MAX_HOSTS, Cluster
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
-from collectives_book.experiment import Algorithm, Distinct, Experiment, Latency, Repetitions, Size, Some
+from collectives_book.experiment import (
+    Algorithm,
+    Distinct,
+    Experiment,
+    Latency,
+    Repetitions,
+    Size,
+    Some,
+)
 
 SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
 WARMUPS = 1
@@ -47,14 +55,19 @@ class Straggler(Experiment):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if "auto" in self.algorithms:
-            raise ValueError("algorithms: got 'auto', expected names only: it may choose one of the others")
+            raise ValueError(
+                "algorithms: got 'auto', expected names only: it may choose one of the others"
+            )
         for host in (self.slow_host, *self.positions):
             if not 0 <= host < self.hosts:
                 raise ValueError(f"slow host: got {host}, expected 0 to {self.hosts - 1}")
         return self
 
     def measurements(self) -> list[Settings]:
-        """Return what is measured at every point; raises ValueError where the parameters do not fit together."""
+        """Return what is measured at every point.
+
+        Raises ValueError where the parameters do not fit together.
+        """
         once = Settings(
             algorithms=self.algorithms,
             ranks=self.hosts,
@@ -74,7 +87,9 @@ class Straggler(Experiment):
     def points(self) -> list[tuple[int, int]]:
         """Return (host, factor), each once: the one host by all factors, then all positions by one."""
         by_factor = [(self.slow_host, factor) for factor in self.factors]
-        return list(dict.fromkeys([*by_factor, *((host, self.position_factor) for host in self.positions)]))
+        return list(
+            dict.fromkeys([*by_factor, *((host, self.position_factor) for host in self.positions)])
+        )
 
     def wanted(self) -> list[tuple[tuple[int, int], int]]:
         """Return every point at each size."""
@@ -82,7 +97,11 @@ class Straggler(Experiment):
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
         """Launch ranks on emulated hosts, once for all points."""
-        hosts = {"hosts": self.hosts, "latency": format_seconds(self.latency), "rate": format_rate(self.rate)}
+        hosts = {
+            "hosts": self.hosts,
+            "latency": format_seconds(self.latency),
+            "rate": format_rate(self.rate),
+        }
         self.launch_on_hosts({"cases": left, "measure": self.settings()[0]}, keep, hosts)
 
     def slow_down(self, hosts: Cluster, slow: tuple[int, int]) -> None:
@@ -99,6 +118,8 @@ class Straggler(Experiment):
         """Return the row with its slow host and factor, the simulated time, and how busy this machine was."""
         slow, factor = row.pop("point")
         schedule = build("all_reduce", row["algorithm"], self.hosts, segments=SEGMENTS)
-        seconds = simulate(schedule, self.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
+        seconds = simulate(
+            schedule, self.machine(slow, factor), row["bytes"], row["algorithm"]
+        ).seconds
         own = {"slow_host": slow, "factor": factor, "simulated_us": round(seconds * 1e6, 3)}
         return row | own | {"load": os.getloadavg()[0]}

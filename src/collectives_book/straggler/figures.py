@@ -20,38 +20,54 @@ def by_factor(rows: Rows) -> Rows:
 def by_position(rows: Rows) -> Rows:
     """Return the points of the factor by which several hosts were slow, one after the other."""
     factor = rows.factor[rows.slow_host != rows.slow_host.iloc[0]]
-    return rows[rows.factor == factor.iloc[0]].sort_values("slow_host", kind="stable") if len(factor) else rows[:0]
+    return (
+        rows[rows.factor == factor.iloc[0]].sort_values("slow_host", kind="stable")
+        if len(factor)
+        else rows[:0]
+    )
 
 
 def against_factor(rows: Rows) -> Picture:
     """Return the time of one size against the factor by which one host's link is slower."""
-    return _time(by_factor(rows), "factor", (kit.Axis("one link slower by", "{:g}×".format, 2), kit.US))
+    return _time(
+        by_factor(rows), "factor", (kit.Axis("one link slower by", "{:g}×".format, 2), kit.US)
+    )
 
 
 def against_position(rows: Rows) -> Picture:
     """Return the time of one size against the host whose link is slower."""
-    return _time(by_position(rows), "slow_host", (kit.Axis("the slow host", "{:g}".format), kit.US._replace(base=0)))
+    return _time(
+        by_position(rows),
+        "slow_host",
+        (kit.Axis("the slow host", "{:g}".format), kit.US._replace(base=0)),
+    )
 
 
 def _time(rows: Rows, x: str, axes: tuple[kit.Axis, kit.Axis]) -> Picture:
     about = f"Measured all-reduce of {' and '.join(map(format_bytes, rows.bytes.unique()))} with one slower link"
     bars = ("low_us", "high_us")
-    return kit.curves(rows, x, "median_us", "algorithm", axes, about, interval=bars, simulated="simulated_us")
+    return kit.curves(
+        rows, x, "median_us", "algorithm", axes, about, interval=bars, simulated="simulated_us"
+    )
 
 
 def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
     """Return measured times over the closed form of a cluster whose links are *all* as slow.
 
-    A line for each size and factor, a column for each algorithm that has one closed form: 1 means that one slow link
-    costs what slow links everywhere would.
+    A line for each size and factor, a column for each algorithm that has one closed form: 1 means
+    that one slow link costs what slow links everywhere would.
     """
     rows = by_factor(rows).sort_values(["bytes", "factor"], kind="stable")
     known = rows[[("all_reduce", name) in COSTS for name in rows.algorithm]]
     points = [f"{format_bytes(row.bytes)}, {row.factor}×" for row in known.itertuples()]
     ratios = [row.median_us * 1e-6 / _even(row, link) for row in known.itertuples()]
-    table = known.assign(point=points, ratio=ratios).pivot(index="point", columns="algorithm", values="ratio")
+    table = known.assign(point=points, ratio=ratios).pivot(
+        index="point", columns="algorithm", values="ratio"
+    )
     return table.loc[[*dict.fromkeys(points)]].round(2).rename_axis(index=None, columns=None)
 
 
 def _even(row: Any, link: Link) -> float:
-    return COSTS["all_reduce", row.algorithm](row.ranks).seconds(row.bytes, link.alpha, row.factor * link.beta)
+    return COSTS["all_reduce", row.algorithm](row.ranks).seconds(
+        row.bytes, link.alpha, row.factor * link.beta
+    )

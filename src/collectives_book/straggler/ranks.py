@@ -12,8 +12,8 @@ from collectives.bench.settings import Row, Settings
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """For each point and size under "cases", ask for the point's links, then measure what "measure" has, at this size.
 
-    The rows of a case have their point. For `collectives.launch.cluster.launch_on`, where a report returns only when
-    the launcher has changed the links.
+    The rows of a case have their point. For `collectives.launch.cluster.launch_on`, where a report
+    returns only when the launcher has changed the links.
     """
     wanted = Settings.from_launcher(settings["measure"])
     report_rows(launched([wanted]), report, _rows(wanted, settings, report))

@@ -1,8 +1,9 @@
 """Perform one rank's calls on CPU tensors by messages, over the connections of a mesh.
 
-The `loop` is compiled. Whenever it pauses, the mesh looks for lost peers, aborts and the timeout. It is compiled when
-this file is first imported on a machine, and loaded from numba's cache later: before ranks are forked, where a server
-forks them. Ranks that start together wait for the one that compiles.
+The `loop` is compiled. Whenever it pauses, the mesh looks for lost peers, aborts and the timeout.
+It is compiled when this file is first imported on a machine, and loaded from numba's cache later:
+before ranks are forked, where a server forks them. Ranks that start together wait for the one that
+compiles.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from collectives.engine.tcp.state import (
 if TYPE_CHECKING:
     from collectives.engine.call import Call, CompiledCall
 
-# Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a handshake is pending.
+# Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a handshake is
+# pending.
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
@@ -73,7 +75,10 @@ class Tcp:
         return cls(Mesh(group, is_background))
 
     def run(self, made: CompiledCall, call: Call) -> None:
-        """Perform a call. Raises MessageError, which names step and peer, if a peer fails or is late."""
+        """Perform a call.
+
+        Raises MessageError, which names step and peer, if a peer fails or is late.
+        """
         if made.codec:
             tensor = call.flat_output()
             work = whole_blocks(made.codec, tensor)
@@ -91,7 +96,9 @@ class Tcp:
     def enter(self) -> None:
         """Show others what this rank calls, beyond what its messages say."""
 
-    def _run(self, made: CompiledCall, call: Call, work: torch.Tensor, scratch: torch.Tensor) -> None:
+    def _run(
+        self, made: CompiledCall, call: Call, work: torch.Tensor, scratch: torch.Tensor
+    ) -> None:
         with self.mesh.begin(made.signature):
             self.enter()
             self.execute(made.plan, work, scratch, call.op, made.codec)
@@ -100,9 +107,16 @@ class Tcp:
             self.mesh.check_aborts()
 
     def execute(
-        self, plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, op: Any, codec: str | None = None
+        self,
+        plan: Plan,
+        tensor: torch.Tensor,
+        scratch: torch.Tensor | None,
+        op: Any,
+        codec: str | None = None,
     ) -> None:
-        """Execute a plan within a call; without an op nothing is reduced, with a codec messages are encoded.
+        """Execute a plan within a call.
+
+        Without an op nothing is reduced, with a codec messages are encoded.
 
         Raises what `run` does.
         """
@@ -131,16 +145,20 @@ class Tcp:
     def _barrier(self, pairs: bool) -> None:
         """Return when every rank of the group is in this call: a dissemination barrier, log2(p) messages long.
 
-        The root of a broadcast receives nothing, so it would go on although another rank has failed, or calls a reduce.
-        In round i rank r hears from rank r - 2**i, which has heard from 2**i ranks by then. The messages carry the
-        call's signature, as all do. With ``pairs`` each rank hears from every other one first, which finds a message
-        that one of the two has not expected.
+        The root of a broadcast receives nothing, so it would go on although another rank has
+        failed, or calls a reduce. In round i rank r hears from rank r - 2**i, which has heard from
+        2**i ranks by then. The messages carry the call's signature, as all do. With ``pairs`` each
+        rank hears from every other one first, which finds a message that one of the two has not
+        expected.
         """
         plan = _barrier_plan(self.mesh.rank, self.mesh.size, pairs)
         self.execute(plan, torch.zeros(2, dtype=torch.uint8), None, None)
 
     def _look(self, made: _Ready, has_failed: bool) -> None:
-        """Accept connections. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
+        """Accept connections.
+
+        Raises MessageError if a connection has failed, a rank has given up, or time is over.
+        """
         state, mesh = made.state, self.mesh
         if has_failed:
             call = state.call[0]
@@ -167,14 +185,19 @@ class Tcp:
 
 def _message(made: _Ready, number: int) -> Message:
     """Return a message as the mesh names it."""
-    kind, _, peer, step, *_ = made.program.instructions[made.state.messages[number]["instruction"]].tolist()
+    kind, _, peer, step, *_ = made.program.instructions[
+        made.state.messages[number]["instruction"]
+    ].tolist()
     return Message(peer, step, is_sent=kind == SEND)
 
 
 @cache
 def _barrier_plan(rank: int, p: int, pairs: bool) -> Plan:
     """Return a byte to the ranks, and from the ranks, of each round; one round after the other."""
-    others, distances = [*range(rank + 1, p), *range(rank)], [1 << i for i in range((p - 1).bit_length())]
+    others, distances = (
+        [*range(rank + 1, p), *range(rank)],
+        [1 << i for i in range((p - 1).bit_length())],
+    )
     rounds = [([(rank + distance) % p], [(rank - distance) % p]) for distance in distances]
     tasks, numbers = list[Task](), count()
     for i, (targets, sources) in enumerate([(others, others), *rounds] if pairs else rounds):

@@ -1,11 +1,12 @@
 """The loop, compiled: run the tasks whose inputs are there, wait for messages, send and read them.
 
-A message goes out at once or, where ranks exchange, one step's after the other. Two messages that share a link both
-come late. In an exchange, such as recursive doubling or `circulant`, a rank that is behind has the message of its step
-before its own has left. If it went on to the next peer at once, the first one would wait twice as long, and be behind
-in its turn. So there none of a later step begins before those of the earlier ones have left: over a network a long one
-has when no more of it is in flight than a link holds. A pipeline, a ring or a tree, sends what is there, because it has
-to overlap. So does a pairwise all-to-all, because none of its steps waits for another.
+A message goes out at once or, where ranks exchange, one step's after the other. Two messages that
+share a link both come late. In an exchange, such as recursive doubling or `circulant`, a rank that
+is behind has the message of its step before its own has left. If it went on to the next peer at
+once, the first one would wait twice as long, and be behind in its turn. So there none of a later
+step begins before those of the earlier ones have left: over a network a long one has when no more
+of it is in flight than a link holds. A pipeline, a ring or a tree, sends what is there, because it
+has to overlap. So does a pairwise all-to-all, because none of its steps waits for another.
 """
 
 import errno
@@ -68,8 +69,8 @@ from collectives.engine.tcp.state import (
 from collectives.schedule import Ints
 
 ARRAYS = len(Flat._fields) + len(LoopState._fields)
-# What `run` returns: the program is done; some time is over; somebody wants to connect; a connection has failed. What
-# `wait` returns beside: go on.
+# What `run` returns: the program is done; some time is over; somebody wants to connect; a
+# connection has failed. What `wait` returns beside: go on.
 FINISHED, PAUSE, LISTENER_READY, FAILED, GOING = range(5)
 # A pollfd in one number: the descriptor, what to wait for, what has happened.
 WANTED, HAPPENED, DESCRIPTOR = 32, 48, (1 << 32) - 1
@@ -78,22 +79,27 @@ FIRST_SOURCE = 1  # the pollfd behind the listener's
 HEADER_STEP, HEADER_BODY, HEADER_BYTES = 1, 2, 8 * HEADER_WORDS  # words of a header
 MESSAGE_BYTES = MESSAGE.itemsize
 RECEIVE_LOW_WATER = 128 << 10
-# Bytes in flight on a link, there and back: 5 us each way at 25 GB/s, and the same in slow motion, are 250 KB.
+# Bytes in flight on a link, there and back: 5 us each way at 25 GB/s, and the same in slow motion,
+# are 250 KB.
 BANDWIDTH_DELAY = 192 << 10
 LARGE_BUFFER = 2 << 20  # what the system takes of a message at once …
-# … or how little. The system doubles it, and reports room when a third is free: when BANDWIDTH_DELAY is left.
+# … or how little. The system doubles it, and reports room when a third is free: when
+# BANDWIDTH_DELAY is left.
 SMALL_BUFFER = BANDWIDTH_DELAY * 3 // 4
-UNSENT_BYTES = termios.TIOCOUTQ if sys.platform == "linux" else 0  # elsewhere the system does not say, or otherwise
+# Elsewhere the system does not say, or otherwise.
+UNSENT_BYTES = termios.TIOCOUTQ if sys.platform == "linux" else 0
 
 
 @compiled
 def run(at: int, nanoseconds: int) -> int:
-    """Run the program until it is done, or until the caller has to look at something; then call it again.
+    """Run the program until it is done, or until the caller has to look at something.
 
-    ``at`` is where `state.addresses` of the program and its state are: numba would take a microsecond to unpack arrays.
-    It returns FINISHED, PAUSE after ``nanoseconds``, LISTENER_READY when somebody connects, or FAILED: the state
-    says which connection has failed, and why. All peers that the program sends to are connected. One that it receives
-    from may connect meanwhile.
+    Then call it again.
+
+    ``at`` is where `state.addresses` of the program and its state are: numba would take a
+    microsecond to unpack arrays. It returns FINISHED, PAUSE after ``nanoseconds``, LISTENER_READY
+    when somebody connects, or FAILED: the state says which connection has failed, and why. All
+    peers that the program sends to are connected. One that it receives from may connect meanwhile.
     """
     program, state = _arrays(at)
     if not state.call[0].has_begun:
@@ -114,12 +120,16 @@ def run(at: int, nanoseconds: int) -> int:
 @compiled
 def _arrays(at: int) -> tuple[Flat, LoopState]:
     a = carray(pointer(at), (ARRAYS, 2), np.int64)
-    program = Flat(_array(a[0], TASK), _array(a[1], np.int64), _array(a[2], INSTRUCTION), _array(a[3], SPAN))
+    program = Flat(
+        _array(a[0], TASK), _array(a[1], np.int64), _array(a[2], INSTRUCTION), _array(a[3], SPAN)
+    )
     messages, tasks, peers = _array(a[4], MESSAGE), _array(a[5], TASK_STATE), _array(a[6], PEER)
     call, header, links = _array(a[7], CALL), _array(a[8], np.int64), _array(a[9], LINK)
     descriptors, polls = _array(a[10], DESCRIPTORS), _array(a[11], np.int64)
     parts, times = _array(a[12], np.int64), _array(a[13], np.int64)
-    return program, LoopState(messages, tasks, peers, call, header, links, descriptors, polls, parts, times)
+    return program, LoopState(
+        messages, tasks, peers, call, header, links, descriptors, polls, parts, times
+    )
 
 
 @compiled
@@ -147,7 +157,9 @@ def _begin(program: Flat, state: LoopState) -> None:
 
 @compiled
 def _run_ready(program: Flat, state: LoopState) -> bool:
-    """Run the tasks that are ready, in program order. A task that ends makes later ones ready, and moves the window.
+    """Run the tasks that are ready, in program order.
+
+    A task that ends makes later ones ready, and moves the window.
 
     False where a connection has failed.
     """
@@ -219,7 +231,9 @@ def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
     operands = np.empty(last - first - 1, np.int64)
     for nth in range(len(operands)):
         operands[nth] = address(program, state, first + 1 + nth)
-    combine(state.call[0].kernels, address(program, state, first), operands, elements(program, first))
+    combine(
+        state.call[0].kernels, address(program, state, first), operands, elements(program, first)
+    )
 
 
 @compiled
@@ -238,17 +252,26 @@ def _code(program: Flat, state: LoopState, first: int, last: int, is_sent: bool)
 
 @compiled
 def _await(program: Flat, state: LoopState, number: int, missing: int) -> bool:
-    """Read until at most ``missing`` bytes of a message are still to come. False if it has to wait, or has failed."""
+    """Read until at most ``missing`` bytes of a message are still to come.
+
+    False if it has to wait, or has failed.
+    """
     do = program.instructions[state.messages[number].instruction]
     while left(state, number) > missing:
-        if do.kind == SEND or state.descriptors[do.peer].into == NONE or not take(program, state, do.peer):
+        if (
+            do.kind == SEND
+            or state.descriptors[do.peer].into == NONE
+            or not take(program, state, do.peer)
+        ):
             return False
     return True
 
 
 @compiled
 def wait(program: Flat, state: LoopState, until: int) -> int:
-    """Wait until something can be read or sent, and do that; at most until that time, in nanoseconds.
+    """Wait until something can be read or sent, and do that.
+
+    At most until that time, in nanoseconds.
 
     Returns at once after a failure.
     """
@@ -273,7 +296,8 @@ def wait(program: Flat, state: LoopState, until: int) -> int:
 def _find_sources(program: Flat, state: LoopState) -> None:
     """List the peers from whom this rank reads now: those of the messages that tasks wait for.
 
-    They are all whose message is asked for if a task waits for one to leave: its receiver may wait for this rank, too.
+    They are all whose message is asked for if a task waits for one to leave: its receiver may wait
+    for this rank, too.
     """
     is_sending = state.call[0].sources = 0
     for task in range(state.call[0].first_task, window_end(program, state)):
@@ -315,12 +339,16 @@ def _sleep(program: Flat, state: LoopState, until: int) -> bool:
 
 @compiled
 def _polls(program: Flat, state: LoopState) -> int:
-    """List what to wait for: the listener, what comes from the sources, room to send. Returns how many they are."""
+    """List what to wait for: the listener, what comes from the sources, room to send.
+
+    Returns how many they are.
+    """
     state.polls[0] = _polled(state.call[0].listener, POLLIN)
     count = FIRST_SOURCE
     for nth in range(state.call[0].sources):
         peer = state.peers[nth].source
-        state.polls[count] = _polled(state.descriptors[peer].into, POLLIN)  # NONE before it connects: poll ignores that
+        # NONE before it connects: poll ignores that.
+        state.polls[count] = _polled(state.descriptors[peer].into, POLLIN)
         count += 1
     step, waits = step_to_send(program, state), False
     for nth in range(state.call[0].unsents):
@@ -351,7 +379,10 @@ def _has_happened(state: LoopState, nth: int) -> bool:
 
 @compiled
 def _resume(program: Flat, state: LoopState) -> bool:
-    """Mark the blocked tasks as ready whose messages have moved far enough. False if there are none."""
+    """Mark the blocked tasks as ready whose messages have moved far enough.
+
+    False if there are none.
+    """
     found = False
     for task in range(state.call[0].first_task, window_end(program, state)):
         if state.tasks[task].status == BLOCKED:
@@ -381,7 +412,10 @@ def send(program: Flat, state: LoopState, instruction: int) -> bool:
 
 @compiled
 def push(program: Flat, state: LoopState) -> bool:
-    """Hand over to the system as much as it takes, in the order of steps. False where a connection has failed."""
+    """Hand over to the system as much as it takes, in the order of steps.
+
+    False where a connection has failed.
+    """
     _clear_acknowledged(state)
     moved = True
     while moved and state.call[0].unsents:
@@ -439,7 +473,10 @@ def _clear_acknowledged(state: LoopState) -> None:
 
 @compiled
 def _unacknowledged(state: LoopState, peer: int) -> int:
-    """Return the bytes that the system has taken, but the peer's has not acknowledged; 0 where it does not say."""
+    """Return the bytes that the system has taken, but the peer's has not acknowledged.
+
+    0 where it does not say.
+    """
     state.times[0] = 0
     if UNSENT_BYTES:
         ioctl(state.descriptors[peer].out, UNSENT_BYTES, state.times.ctypes.data)
@@ -451,7 +488,13 @@ def resize(state: LoopState, peer: int, nbytes: int) -> None:
     """Ask the system for a send buffer of that size."""
     if state.links[peer].send_buffer != nbytes:
         state.links[peer].send_buffer = state.times[0] = nbytes
-        setsockopt(state.descriptors[peer].out, SOL_SOCKET, SO_SNDBUF, state.times.ctypes.data, np.uint32(4))
+        setsockopt(
+            state.descriptors[peer].out,
+            SOL_SOCKET,
+            SO_SNDBUF,
+            state.times.ctypes.data,
+            np.uint32(4),
+        )
 
 
 @compiled
@@ -461,7 +504,9 @@ def _flush(program: Flat, state: LoopState, peer: int) -> bool:
     message = state.messages[number]
     if state.links[peer].send_buffer == SMALL_BUFFER:
         resize(state, peer, LARGE_BUFFER)
-    count = writev(state.descriptors[peer].out, state.parts.ctypes.data, gather(program, state, number))
+    count = writev(
+        state.descriptors[peer].out, state.parts.ctypes.data, gather(program, state, number)
+    )
     if count < 0:
         fail(state, peer, True, error_number())
         return False
@@ -539,10 +584,15 @@ def dequeue(state: LoopState, messages: Records) -> None:
 
 @compiled
 def gather(program: Flat, state: LoopState, number: int) -> int:
-    """List where the bytes of a message are that are not through yet. Returns the number of parts."""
+    """List where the bytes of a message are that are not through yet.
+
+    Returns the number of parts.
+    """
     message = state.messages[number]
     do, through = program.instructions[message.instruction], message.through
-    parts = _part(state, 0, state.messages.ctypes.data + number * MESSAGE_BYTES, HEADER_BYTES, through)
+    parts = _part(
+        state, 0, state.messages.ctypes.data + number * MESSAGE_BYTES, HEADER_BYTES, through
+    )
     through = max(0, through - HEADER_BYTES)
     for span in range(do.first, do.last):
         size = length(program, state, span)
@@ -563,11 +613,16 @@ def _part(state: LoopState, parts: int, at: int, size: int, through: int) -> int
 
 @compiled
 def take(program: Flat, state: LoopState, peer: int) -> bool:
-    """Read what has come of the first message that is asked for. False if nothing has, or the connection failed."""
+    """Read what has come of the first message that is asked for.
+
+    False if nothing has, or the connection failed.
+    """
     number = state.peers[peer].into.first
     message = state.messages[number]
     had_header = message.through >= HEADER_BYTES
-    count = readv(state.descriptors[peer].into, state.parts.ctypes.data, gather(program, state, number))
+    count = readv(
+        state.descriptors[peer].into, state.parts.ctypes.data, gather(program, state, number)
+    )
     if count <= 0:
         fail(state, peer, False, error_number() if count else CLOSED)
         return False
@@ -604,7 +659,13 @@ def _set_low_water(state: LoopState, peer: int, still: int) -> None:
     wanted = RECEIVE_LOW_WATER if still >= RECEIVE_LOW_WATER else 1
     if wanted != state.peers[peer].low_water:
         state.peers[peer].low_water = state.times[0] = wanted
-        setsockopt(state.descriptors[peer].into, SOL_SOCKET, SO_RCVLOWAT, state.times.ctypes.data, np.uint32(4))
+        setsockopt(
+            state.descriptors[peer].into,
+            SOL_SOCKET,
+            SO_RCVLOWAT,
+            state.times.ctypes.data,
+            np.uint32(4),
+        )
 
 
 @compiled

@@ -33,9 +33,9 @@ def _numbers(*names: str) -> Records:
     return np.dtype([(name, np.int64) for name in names])
 
 
-# The program. A task has its first instruction, and the first of the tasks that have to be done before; in elements, or
-# in bytes if it is coded, a span is in the tensor or in scratch memory; an instruction has the spans from the first up
-# to the last, a wait the elements that may be missing.
+# The program. A task has its first instruction, and the first of the tasks that have to be done
+# before; in elements, or in bytes if it is coded, a span is in the tensor or in scratch memory; an
+# instruction has the spans from the first up to the last, a wait the elements that may be missing.
 TASK, SPAN = _numbers("first", "after"), _numbers("start", "stop", "is_scratch", "is_coded")
 INSTRUCTION = _numbers("kind", "number", "peer", "step", "first", "last", "missing")
 SEND, RECV, WAIT, REDUCE, AVERAGE, ENCODE, DECODE = range(7)
@@ -67,7 +67,8 @@ PEER = np.dtype(
         ("source", np.int64),  # another list: from whom this rank reads
     ]
 )
-# Kept from call to call: the send buffer that was asked for; the step of the last long message that may be in flight.
+# Kept from call to call: the send buffer that was asked for; the step of the last long message that
+# may be in flight.
 LINK = _numbers("send_buffer", "in_flight")
 DESCRIPTORS = _numbers("out", "into")  # of the sockets to and from a peer, NONE without
 # What `CALL_FORMAT` packs, and behind it the loop's own.
@@ -93,11 +94,14 @@ CALL = np.dtype(
     ]
 )
 CALL_FORMAT = struct.Struct("=16q")
-CLOSED, DIFFERENT = 0, -1  # the peer has closed; another header came than was expected, which is kept
+# The peer has closed; another header came than was expected, which is kept.
+CLOSED, DIFFERENT = 0, -1
 
 
 def flatten(program: tuple[Task, ...]) -> Flat:
-    """Return the program as arrays: a row for each task, and one behind the last; for each instruction; for each span.
+    """Return the program as arrays: a row for each task, and one behind the last.
+
+    For each instruction; for each span.
 
     >>> task = Task((Send(0, 1, 2, (Span(4, 8),)), Wait(0)), ())
     >>> flatten((task,)).instructions.tolist()
