@@ -352,7 +352,11 @@ def prepare(
 def _perform(
     collective: str, flatten: Callable[[], CallInto], group: Group, async_op: bool
 ) -> Work | None:
-    """Perform a call now, or start it in the background, where it is flattened when its turn comes."""
+    """Perform a call now, or start it in the background.
+
+    ``flatten`` makes the call, and names the tensors that its output is copied to, if any. In the
+    background that happens when the call's turn comes.
+    """
     if group is NON_MEMBER:
         warnings.warn(
             f"{collective}: this process is not a member of the group; the call does nothing",
@@ -360,14 +364,16 @@ def _perform(
         )
         return None
     if async_op:
-        # Gloo's, because it serves CPU tensors.
-        over = group_of(Call(collective, torch.empty(0), None, group=group))
-        connect(over)
-        return start(partial(_perform_later, flatten, over), over, collective)
-    call, into = flatten()
+        # Before its turn only the call's group is needed. A group of several back ends gives the
+        # one of an empty CPU tensor, which is gloo's.
+        cpu_call = Call(collective, torch.empty(0), None, group=group)
+        gloo_group = group_of(cpu_call)
+        connect(gloo_group)
+        return start(partial(_perform_later, flatten, gloo_group), gloo_group, collective)
+    call, outputs = flatten()
     perform(call)
-    if into:
-        calls.hand_out(call.flat_output(), into)
+    if outputs:
+        calls.hand_out(call.flat_output(), outputs)
     return None
 
 

@@ -311,7 +311,7 @@ class RankProcess:
         self.printed = b""
         self.size = 0
         self.rank = psutil.Process(self.process.pid)  # until it is ready
-        self.channel = Channel(ours, self._ended, self._stack, self._usage)
+        self.channel = Channel(ours, self._ended, self._current_line, self._usage)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -395,14 +395,19 @@ class RankProcess:
         fatal = [line for line in lines if line.startswith("Fatal Python error")]
         return f": {(fatal or lines)[-1][:300]}" if lines else ""
 
-    def _stack(self, file: str) -> int:
-        """Ask the rank by a signal at which line of the submission's file it is, 0 if it does not say."""
+    def _current_line(self, file: str) -> int:
+        """Return at which line of the submission's file the rank is, 0 if it does not say in time.
+
+        At the signal the rank prints its stacks, which arrive in ``printed`` meanwhile.
+        """
         with suppress(psutil.Error):
             self.rank.send_signal(signal.SIGALRM)
-        end = time.monotonic() + STACK_SECONDS
-        while not (line := self._line(file)) and time.monotonic() < end:
+        deadline = time.monotonic() + STACK_SECONDS
+        while True:
+            line = self._line(file)
+            if line or time.monotonic() >= deadline:
+                return line
             time.sleep(0.02)
-        return line
 
     def _line(self, file: str) -> int:
         """Find the line of a file in the last stacks: the first thread's come last, the innermost call first."""

@@ -198,17 +198,21 @@ def _ended(table: BenchmarkTable) -> Iterator[Finding]:
 
 
 def _wrong(table: BenchmarkTable) -> Iterator[Finding]:
-    bad = np.flatnonzero(table.wrong > 0)
-    if len(bad):
-        sizes = named([format_bytes(nbytes) for nbytes in table.nbytes[bad]])
-        found = f"{many(int(min(table.wrong[bad].sum(), 1e18)), 'wrong element')} at {sizes}"
+    """Yield a finding if results were wrong: in rows, or only by the count at the table's end."""
+    wrong_rows = np.flatnonzero(table.wrong > 0)
+    if len(wrong_rows):
+        nbytes = table.nbytes[wrong_rows]
+        elements = int(min(table.wrong[wrong_rows].sum(), 1e18))  # a table may say inf
+        sizes = named([format_bytes(size) for size in nbytes])
+        found = f"{many(elements, 'wrong element')} at {sizes}"
     elif table.head.bad:
+        nbytes = table.nbytes  # nothing says at which sizes
         found = f"{many(table.head.bad, 'value')} out of bounds"
     else:
         return
-    nbytes = table.nbytes[bad] if len(bad) else table.nbytes  # nothing says at which sizes
-    at = _places(table, bad) or (table.head.at,)
-    yield finding("benchmarks.wrong", *at, found=found, again=table.again(nbytes[0], nbytes[-1]))
+    places = _places(table, wrong_rows) or (table.head.at,)
+    again = table.again(nbytes[0], nbytes[-1])
+    yield finding("benchmarks.wrong", *places, found=found, again=again)
 
 
 def _places(table: BenchmarkTable, at: Iterable[int]) -> tuple[Place, ...]:

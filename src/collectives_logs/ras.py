@@ -227,33 +227,35 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
 
 def findings(reports: Sequence[RasReport]) -> Iterator[Finding]:
-    """Yield the job, its communicators, and what is wrong with each.
+    """Yield the job, its communicators, and what is wrong with each, of the last report.
 
-    The report before says what has moved since.
+    The reports before say what has moved since.
     """
-    of = reports[-1]
-    job = f"NCCL {of.version or 'of an unknown version'}: {many(of.nodes, 'node')}, {many(of.gpus, 'GPU')}"
-    yield Finding(
-        "job", job.replace("0 nodes, 0 GPUs", "no summary of the job"), at=(of.at,) if of.at else ()
-    )
-    for group in of.groups.values():
+    last = reports[-1]
+    size = "no summary of the job"
+    if last.nodes or last.gpus:
+        size = f"{many(last.nodes, 'node')}, {many(last.gpus, 'GPU')}"
+    job = f"NCCL {last.version or 'of an unknown version'}: {size}"
+    yield Finding("job", job, at=(last.at,) if last.at else ())
+    for group in last.groups.values():
         key = f"ras.{group.status}" if group.size else "ras.no rank"
         found = f"{many(group.communicators, 'communicator')} of {many(group.size, 'rank')}"
         found += f": {group.status}, {group.errors}"
         yield finding(key if key in ADVICE else "ras.communicator", group.at, found=found)
-    before = {
-        (b.name, b.kind, what): v
-        for r in reports[:-1]
-        for b in r.blocks
-        for what, v in b.values.items()
-    }
-    for block in of.blocks:
-        yield from _block(block, of)
+    earlier: dict[tuple[str, str, str], list[RasValue]] = {}
+    for report in reports[:-1]:
+        for block in report.blocks:
+            for what, values in block.values.items():
+                earlier[block.name, block.kind, what] = values
+    for block in last.blocks:
+        yield from _block(block, last)
         for what, values in block.values.items():
-            yield from _values(block, what, values, of, before.get((block.name, block.kind, what)))
-    for text, at in of.warnings[:MAX_NAMED]:
-        yield Finding("warning", f"RAS {text}", at=(at,))
-    if of.groups and not of.blocks and {group.errors for group in of.groups.values()} == {"OK"}:
+            before = earlier.get((block.name, block.kind, what))
+            yield from _values(block, what, values, last, before)
+    for text, place in last.warnings[:MAX_NAMED]:
+        yield Finding("warning", f"RAS {text}", at=(place,))
+    agrees = all(group.errors == "OK" for group in last.groups.values())
+    if last.groups and not last.blocks and agrees:
         yield finding("ras.agree")
 
 

@@ -87,12 +87,10 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _verify(arguments: argparse.Namespace) -> None:
     """Print a row for each proof. Raises RuntimeError for a schedule that is wrong."""
-    words = [
-        word
-        for word in (arguments.collective, arguments.algorithm, *arguments.files)
-        if word is not None
-    ]
-    if words and all(word.endswith((".xml", ".json")) for word in words) and not arguments.all:
+    given = [arguments.collective, arguments.algorithm, *arguments.files]
+    words = [word for word in given if word is not None]
+    are_programs = bool(words) and all(word.endswith((".xml", ".json")) for word in words)
+    if are_programs and not arguments.all:
         with limit(arguments.timeout or TIMEOUT, "verify"):
             _verify_programs(words, arguments)
         return
@@ -100,18 +98,22 @@ def _verify(arguments: argparse.Namespace) -> None:
         raise ValueError(
             "--machine and --bytes go with FILE.xml: `simulate` has them for other schedules"
         )
-    if arguments.files or (len(words) == 2) == arguments.all:
-        got = " ".join([*words, *["--all"] * arguments.all])[:80] or "nothing"
+    # --all stands alone, and without it there are two words.
+    is_fitting = not words if arguments.all else len(words) == 2
+    if not is_fitting:
+        if arguments.all:
+            words.append("--all")
+        got = " ".join(words)[:80] or "nothing"
         expected = "a collective and an algorithm, or files that end in .xml or .json, or --all"
         raise ValueError(f"verify: got {got}, expected either {expected}")
     with limited(arguments, [arguments.algorithm]):
-        if arguments.all:
-            refuse(arguments, OF_SCHEDULE, "--all")
-            with _proof():
-                for row in proofs(arguments.max_ranks):
-                    out_row(row, _proof_line(row), arguments.json)
-        else:
+        if not arguments.all:
             _verify_one(arguments)
+            return
+        refuse(arguments, OF_SCHEDULE, "--all")
+        with _proof():
+            for row in proofs(arguments.max_ranks):
+                out_row(row, _proof_line(row), arguments.json)
 
 
 def _verify_programs(files: list[str], arguments: argparse.Namespace) -> None:

@@ -131,40 +131,64 @@ class _Access(NamedTuple):
         )
 
 
+class _Arrived(NamedTuple):
+    """Keep where the messages of one step go in the tensor, and the scratch memory that they landed in."""
+
+    destinations: list[Span]
+    scratch: list[Span]
+
+
 def _program(
     steps: list[StepMessages], rank: int, finished: dict[int, list[Span]]
 ) -> Iterator[Task]:
-    """Yield the tasks step by step: send, say where messages go, and reduce them as they arrive."""
-    number, place = count(), count()
-    recent: deque[tuple[int, _Access]] = deque(maxlen=AHEAD)
-    sending: dict[int, list[Span]] = {}  # number of a send -> what nobody has waited for to be read
-    # What arrives and is not sent on yet: to and from.
-    late: deque[tuple[list[Span], list[Span]]] = deque(maxlen=LATE)
+    """Yield the tasks step by step: one for each message that is sent, then one for all that are received.
 
-    def task(access: _Access, *instructions: Instruction) -> Task:
-        after = tuple(at for at, earlier in recent if access.ties(earlier))
-        recent.append((next(place), access))
-        return Task(tuple(_with_waits(instructions, sending)), after)
+    The last task waits for the sends that no earlier one has waited for.
+    """
+    message_numbers, task_places = count(), count()
+    recent_tasks: deque[tuple[int, _Access]] = deque(maxlen=AHEAD)
+    # The number of a send, and the memory that it may still read.
+    unfinished_sends: dict[int, list[Span]] = {}
+    # What has arrived in a step and is not sent on yet. As long its scratch memory is not used
+    # again.
+    arrived: deque[_Arrived] = deque(maxlen=LATE)
+
+    def next_task(access: _Access, instructions: Iterable[Instruction]) -> Task:
+        """Return the next task, which comes after the recent ones that it is tied to.
+
+        `_with_waits` takes out of ``unfinished_sends`` what the task waits for.
+        """
+        after = tuple(place for place, earlier in recent_tasks if access.ties(earlier))
+        recent_tasks.append((next(task_places), access))
+        return Task(tuple(_with_waits(instructions, unfinished_sends)), after)
 
     for t, messages in enumerate(steps):
-        needed = places(messages.sends)
-        late = deque((each for each in late if not overlap(each[0], needed)), maxlen=LATE)
+        sent_now = places(messages.sends)
+        not_sent_yet = [each for each in arrived if not overlap(each.destinations, sent_now)]
+        arrived = deque(not_sent_yet, maxlen=LATE)
         for message in messages.sends:
-            sent, spans = next(number), [span for span, _ in message.pieces]
-            yield task(
-                _Access(spans, [], {("to", message.dst)}), Send(sent, message.dst, t, tuple(spans))
-            )
-            sending[sent] = spans
+            number = next(message_numbers)
+            spans = [span for span, _ in message.pieces]
+            access = _Access(spans, [], {("to", message.dst)})
+            yield next_task(access, [Send(number, message.dst, t, tuple(spans))])
+            unfinished_sends[number] = spans
         if messages.receives:
-            landed = landing_places(messages, [span for _, memory in late for span in memory])
-            receives = [Recv(next(number), peer, t, into) for peer, into in landed.items()]
-            memory, written = list(landed.values()), places(messages.receives)
-            arrival = _arrival(receives, list(_reduces(messages.receives, rank, landed)))
-            access = _Access([], memory + written, {("from", peer) for peer in landed})
-            yield task(access, *receives, *arrival, *map(Average, finished.get(t, [])))
-            late.append((written, [span for span in memory if span.scratch]))
-    if sending:
-        yield Task(tuple(map(Wait, sending)), tuple(at for at, _ in recent))
+            scratch_in_use = [span for each in arrived for span in each.scratch]
+            landing_of = landing_places(messages, scratch_in_use)
+            landings, destinations = list(landing_of.values()), places(messages.receives)
+            receives = [
+                Recv(next(message_numbers), peer, t, landing)
+                for peer, landing in landing_of.items()
+            ]
+            reduces = list(_reduces(messages.receives, rank, landing_of))
+            averages = [Average(span) for span in finished.get(t, [])]
+            access = _Access([], landings + destinations, {("from", peer) for peer in landing_of})
+            yield next_task(access, [*receives, *_arrival(receives, reduces), *averages])
+            scratch = [span for span in landings if span.scratch]
+            arrived.append(_Arrived(destinations, scratch))
+    if unfinished_sends:
+        waits = tuple(Wait(number) for number in unfinished_sends)
+        yield Task(waits, tuple(place for place, _ in recent_tasks))
 
 
 def _with_waits(

@@ -349,16 +349,22 @@ def stages(schedule: Schedule, ranks_per_host: int) -> list[Stage]:
         return [Stage(True, schedule)]
     if ranks_per_host == 1 or schedule.collective != "all_reduce":
         return []
-    kinds = []
+    is_on_hosts: list[bool] = []  # for each step
     for step in schedule.steps():
-        on_host = step.src // ranks_per_host == step.dst // ranks_per_host
-        if on_host.any() != on_host.all():
+        stays = step.src // ranks_per_host == step.dst // ranks_per_host  # for each message
+        # Some messages stay on their hosts and others do not; or there is none, of which all() is
+        # true.
+        if stays.any() != stays.all():
             return []
-        kinds.append(bool(on_host.all()))
-    runs = [
-        (kind, list(steps)) for kind, steps in groupby(range(schedule.nsteps), kinds.__getitem__)
-    ]
-    return [Stage(kind, _part(schedule, steps)) for kind, steps in runs] if any(kinds) else []
+        is_on_hosts.append(bool(stays.all()))
+    if not any(is_on_hosts):
+        return []
+    found = []
+    # A stage is a run of steps of one kind.
+    for kind, run in groupby(enumerate(is_on_hosts), key=lambda numbered: numbered[1]):
+        steps = [t for t, _ in run]
+        found.append(Stage(kind, _part(schedule, steps)))
+    return found
 
 
 def _part(schedule: Schedule, steps: list[int]) -> Schedule:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -258,16 +258,27 @@ def _describe_messages(schedule: Schedule, queue: list[list[int]]) -> str:
     )
 
 
-def _arrows(axes: Axes, begin: int, step: Step, turn: list[int], colours: list[Colour]) -> None:
-    for at, (src, dst, chunks, add) in zip(turn, _messages(step), strict=True):
-        ends = (begin + at + 0.06, src), (begin + at + 0.94, dst)
-        look = {
-            "color": colours[chunks[0]],
-            "lw": 1.4,
-            "ls": "solid" if add else (0, (3, 2)),
-            "mutation_scale": 8,
-        }
-        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, arrowstyle="-|>", **look))  # type: ignore[arg-type]
+def _arrows(axes: Axes, begin: int, step: Step, columns: list[int], colours: list[Colour]) -> None:
+    """Draw each message of a step as an arrow from its sender's row to its receiver's row.
+
+    Message i stands in column ``columns[i]`` of the step, whose first column is at ``begin``. It
+    has the colour of its first chunk, and is solid if it is added, dashed if it replaces.
+    """
+    for column, (src, dst, chunks, is_added) in zip(columns, _messages(step), strict=True):
+        # A column is 1 wide, and arrows leave a margin on both sides of it.
+        left, right = begin + column + 0.06, begin + column + 0.94
+        arrow = FancyArrowPatch(
+            (left, src),
+            (right, dst),
+            shrinkA=0,
+            shrinkB=0,
+            arrowstyle="-|>",
+            mutation_scale=8,  # the size of the head
+            color=colours[chunks[0]],
+            lw=1.4,
+            ls="solid" if is_added else (0, (3, 2)),
+        )
+        axes.add_patch(arrow)
 
 
 def steps(
@@ -646,29 +657,33 @@ def cut(of: Machine, found: Bound) -> Picture:
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         axes.set_axis_off()
+        # Each pair of joined vertices once.
         for a, b in np.argwhere(np.triu(joined)).tolist():
-            _link(
-                axes,
-                points,
-                a,
-                b,
-                int(joined[a, b]),
-                bool(side) and (a in side) != (b in side),
-                theme,
+            crosses = (a in side) != (b in side)
+            _link(axes, points, a, b, int(joined[a, b]), crosses, theme)
+        has_room_for_numbers = len(points) <= 20
+        # Points count y downwards, axes upwards.
+        for vertex, (x, y) in enumerate(points):
+            axes.plot(
+                x,
+                -y,
+                marker="o" if vertex < graph.p else "s",  # ranks are round, switches square
+                ms=24 if has_room_for_numbers else 12,
+                color=TREE if vertex in side else RING,
+                zorder=3,
             )
-        for v, (x, y) in enumerate(points):
-            colour = TREE if v in side else RING
-            size = 24 if len(points) <= 20 else 12
-            axes.plot(x, -y, marker="o" if v < graph.p else "s", ms=size, color=colour, zorder=3)
-            if len(points) <= 20:
-                look: Any = {
-                    "ha": "center",
-                    "va": "center",
-                    "color": "white",
-                    "fontsize": 11,
-                    "fontweight": "bold",
-                }
-                axes.text(x, -y, str(v), zorder=4, **look)
+            if has_room_for_numbers:
+                axes.text(
+                    x,
+                    -y,
+                    str(vertex),
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontsize=11,
+                    fontweight="bold",
+                    zorder=4,
+                )
         axes.margins(0.09)
         if side:
             rate = found.links * float(graph.unit) / 1e9

@@ -249,22 +249,21 @@ class _Mpirun:
         )
 
     def begin(self, driver: Driver, stack: ExitStack) -> Supervised:
-        """Start mpirun, which asks for the ranks."""
-        ranks, words = (
-            self.request.ranks,
-            [sys.executable, "-I", "-S", channel.__file__, *map(str, driver.address)],
-        )
+        """Start mpirun, which asks for the ranks. Sets what `_run` and `_serve` use."""
+        ranks = self.request.ranks
         *self.logs, self.log = unnamed_logs(ranks + 1, stack)
         self.forks = Forks(self.request, preload=True)
         stack.callback(self.forks.close)
-        started: list[ChildProcess] = []
-        stack.callback(end, started)
-        agent = {"CLUSTER_AGENT": f"""exec {" ".join(map("'{}'".format, words))} "$0" "$@" """}
-        self.started, self.variables = (
-            started,
-            dict(self.request.environment) | agent | secret.variables(driver.secret),
-        )
-        process = self._run(0, [*_mpirun_command(self.hosts, ranks // self.hosts.hosts), *words])
+        self.started: list[ChildProcess] = []  # `_run` adds to it
+        stack.callback(end, self.started)
+        # mpirun starts this for each rank, and its agent for each other host.
+        script = [sys.executable, "-I", "-S", channel.__file__, *map(str, driver.address)]
+        quoted = " ".join(f"'{word}'" for word in script)
+        agent = {"CLUSTER_AGENT": f'exec {quoted} "$0" "$@" '}
+        environment = dict(self.request.environment)
+        self.variables = environment | agent | secret.variables(driver.secret)
+        mpirun = _mpirun_command(self.hosts, ranks // self.hosts.hosts)
+        process = self._run(0, [*mpirun, *script])
         return Supervised(
             [*rank_names(ranks), MPIRUN], [*self.forks.ranks, process], [*self.logs, self.log]
         )

@@ -132,22 +132,25 @@ def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seco
     Returns the number of steps. Raises RuntimeError if the server or another worker fails, or if
     the server sends nothing for twice ``seconds``, because the server may wait for a slower worker.
     """
-    seconds = 2 * seconds + NOTICE_SECONDS
-    message, done = torch.empty(count + 1), 0
+    patience = 2 * seconds + NOTICE_SECONDS
+    message = torch.empty(count + 1)  # the parameters, and the step or what stands in its place
+    steps_done = 0
     coming = dist.irecv(message, SERVER)
     while True:
-        _finish(coming, "receiving parameters from the server", seconds)
+        _finish(coming, "receiving parameters from the server", patience)
         step = int(message[-1])
         if step <= GAVE_UP:
+            worker = GAVE_UP - step
             raise RuntimeError(
-                f"the server gave up, because worker {GAVE_UP - step} failed; its own error says how"
+                f"the server gave up, because worker {worker} failed; its own error says how"
             )
         if step == STOP:
-            return done
+            return steps_done
         answer = _message(gradient(message[:-1], step), step)
+        # The answer is a copy, so the next parameters may overwrite these.
         coming = dist.irecv(message, SERVER)
-        _finish(dist.isend(answer, SERVER), f"sending step {step} to the server", seconds)
-        done += 1
+        _finish(dist.isend(answer, SERVER), f"sending step {step} to the server", patience)
+        steps_done += 1
 
 
 def _message(numbers: torch.Tensor, step: int) -> torch.Tensor:
