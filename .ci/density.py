@@ -1,4 +1,4 @@
-"""Density: how much stands on a line of code, for each package, against limits that only fall.
+"""Measure how dense the code of each package is, and compare it with limits that only fall.
 
 `make check` runs this file, which prints the table and fails above a limit. Whoever unfolds code
 lowers the limits with ``python .ci/density.py --lower``, which never raises one.
@@ -24,8 +24,8 @@ FOLDERS = (
     "tests",
     ".ci",
 )
-# Each with its heading. The last three count per 1,000 lines, so a file that goes may raise them a
-# little: limits are rounded up to whole `STEPS`.
+# Each with its heading. The last three count per 1,000 lines, so they may rise a little when a
+# file is deleted: limits are rounded up to whole `STEPS`.
 MEASURES = {
     "nodes": "nodes of the syntax tree a line",
     "loops": "comprehensions with two loops",

@@ -73,7 +73,9 @@ def test_a_schedule_is_proved_once_before_the_launch(
     file.write_text("from collectives.algorithms.ring import all_reduce as mine\n")
     for _ in range(2):
         Settings(algorithms=[f"{file}:mine"], ranks=11)
-    assert proved == [13, 13, 11, 11]
+    for _ in range(2):
+        Settings(algorithms=["packed_trees@dgx1"], ranks=8)
+    assert proved == [13, 13, 11, 11, 8, 8]
 
 
 @pytest.mark.parametrize(

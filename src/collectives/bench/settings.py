@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives import units
-from collectives.algorithms import build, is_own
+from collectives.algorithms import build, is_for_links, is_own
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, need_persistent, variables_for
 from collectives.codecs import CODECS, split
@@ -108,7 +108,8 @@ class Settings(BaseModel):
                 need_persistent(typed)
         for algorithm in self.algorithms:
             if split(algorithm)[0] != "auto":
-                prove = _prove if is_own(algorithm) else _prove_once
+                may_change = is_own(algorithm) or is_for_links(algorithm)
+                prove = _prove if may_change else _prove_once
                 prove(self.collective, algorithm, self.ranks, self.root, self.segments)
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
@@ -186,7 +187,8 @@ def _prove(collective: str, algorithm: str, p: int, root: int, segments: int | N
     verify(schedule)
 
 
-# A schedule of the user's own is proved each time, because its file may have changed.
+# A schedule of the user's own, or for the links of a machine file, is proved each time, because the
+# file may have changed.
 _prove_once = lru_cache(maxsize=1024)(_prove)
 
 
