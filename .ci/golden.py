@@ -21,9 +21,9 @@ import collectives
 from collectives import autotune
 from collectives.algorithms import ALGORITHMS, build, executable, variants
 from collectives.bench.results import read
+from collectives.core.schedule import serialised
 from collectives.figures import player
 from collectives.machine import Machine, machine, presets
-from collectives.schedule import serialised
 from collectives.simulator import simulation
 from collectives.units import format_bytes
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import reduce
 
 from collectives import ALGORITHMS, Schedule
-from collectives.schedule import on, parallel
+from collectives.core.schedule import on, parallel
 
 TWICE = (0, 1, 3, 2, 6, 7, 5, 4)
 ONCE = (0, 2, 1, 5, 6, 4, 7, 3)

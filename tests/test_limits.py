@@ -4,10 +4,10 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS
 from collectives.autotune import MAX_SEGMENTS, MEASURED, OVERHEAD, SEGMENT_BYTES, choose
-from collectives.bounds import star_seconds
+from collectives.core.bounds import star_seconds
+from collectives.core.schedule import Schedule, ScheduleError, Step
+from collectives.core.verify import COUNTED, COUNTED_RANKS, exact, verify
 from collectives.machine import Link, Machine
-from collectives.schedule import Schedule, ScheduleError, Step
-from collectives.verify import COUNTED, COUNTED_RANKS, exact, verify
 
 
 def empty(p: int, k: int) -> Schedule:

@@ -11,10 +11,10 @@ import torch
 from collectives import rounding
 from collectives.algorithms import build
 from collectives.codecs import CODECS
+from collectives.core.summation import summation
 from collectives.engine.codec import decode, encode
 from collectives.engine.codec import rounded as rounded_to_codec
 from collectives.rounding import measure, rounded, samples, total
-from collectives.summation import summation
 from command import Capture, run
 
 RANKS = (16, 32, 64, 128, 256, 512, 1024)

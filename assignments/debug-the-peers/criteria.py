@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives.schedule import Schedule
-from collectives.traffic import traffic
+from collectives.core.schedule import Schedule
+from collectives.core.traffic import traffic
 from collectives_course.schedules import check_schedule, prove
 from collectives_course.submission import (
     Criterion,

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.contracts import add_counts, before
-from collectives.interpret import apply
-from collectives.schedule import Schedule
-from collectives.traffic import traffic
-from collectives.verify import verify
+from collectives.core.contracts import add_counts, before
+from collectives.core.interpret import apply
+from collectives.core.schedule import Schedule
+from collectives.core.traffic import traffic
+from collectives.core.verify import verify
 from collectives_course import assignment
 from collectives_course.grade import let_others_read
 from collectives_course.submission import Submission

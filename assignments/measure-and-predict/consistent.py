@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from collectives.bounds import height
+from collectives.core.bounds import height
 from collectives_course.assignment import read_report
 from collectives_course.verdict import Failed
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.algorithms import ALGORITHMS, COSTS
-from collectives.bounds import best_segments, pipelined_seconds
+from collectives.core.bounds import best_segments, pipelined_seconds
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives_course.submission import Criterion, Submission

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from collectives_course.assignment import read_report
 from collectives_course.verdict import Failed
 from collectives_logs import kineto

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from collectives_course.submission import Criterion, Submission, reading
 from collectives_course.verdict import Failed
 

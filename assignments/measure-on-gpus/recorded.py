@@ -7,7 +7,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 
 ROWS = Path(__file__).parents[2] / "experiments/results/reference/measured-machines/samples.csv"
 FOLDER = Path(__file__).parent / "public" / "recorded"

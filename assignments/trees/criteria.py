@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms import ALGORITHMS
-from collectives.bounds import best_segments, height, lower_bound
-from collectives.contracts import add_counts, before
-from collectives.interpret import apply
+from collectives.core.bounds import best_segments, height, lower_bound
+from collectives.core.contracts import add_counts, before
+from collectives.core.interpret import apply
+from collectives.core.schedule import Schedule
+from collectives.core.traffic import traffic
 from collectives.machine import machine
-from collectives.schedule import Schedule
-from collectives.traffic import traffic
 from collectives.units import duration
 from collectives_course.schedules import (
     check_schedule,

@@ -8,10 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from collectives.algorithms import ALGORITHMS
+from collectives.core.grid import grid, parse_grid
+from collectives.core.schedule import Schedule, ScheduleError, Step
+from collectives.core.verify import verify
 from collectives.errors import with_extra
-from collectives.grid import grid, parse_grid
-from collectives.schedule import Schedule, ScheduleError, Step
-from collectives.verify import verify
 
 if TYPE_CHECKING:
     from collectives.api import (

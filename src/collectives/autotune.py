@@ -22,9 +22,9 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from collectives.algorithms import ALGORITHMS, Algorithm, candidates
-from collectives.bounds import default_node, lower_bound, star_seconds
 from collectives.codecs import current_name
-from collectives.contracts import CONTRACTS
+from collectives.core.bounds import default_node, lower_bound, star_seconds
+from collectives.core.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine, presets
 
 VARIABLE = "COLLECTIVES_MACHINE"
@@ -239,7 +239,7 @@ def slowest_link(on: Machine, p: int) -> Link:
 
 
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
-    """Return the seconds that a collective takes at least on a machine with any algorithm (`collectives.bounds`).
+    """Return the seconds that a collective takes at least on a machine with any algorithm (`collectives.core.bounds`).
 
     On several nodes of several ranks a rank may use the links of both classes at once, and a node
     has to move its bytes through its ports. A machine with protocols sends each message by the best

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.core.schedule import Schedule, owner
+from collectives.core.summation import ROUNDINGS, ReductionTree, Summation, bound, summation
 from collectives.errors import unknown
-from collectives.schedule import Schedule, owner
 from collectives.statistics import median_interval
-from collectives.summation import ROUNDINGS, ReductionTree, Summation, bound, summation
 
 Floats = NDArray[Any]
 

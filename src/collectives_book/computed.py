@@ -25,10 +25,10 @@ FOLDER = SOURCES.parent / "experiments" / "results" / "reference" / "computed"
 # What of the library decides on schedules and their simulated times, and on rounded sums.
 SIMULATED = (
     "collectives/algorithms",
-    "collectives/bounds.py",
+    "collectives/core/bounds.py",
     "collectives/machine.py",
     "collectives/machines",
-    "collectives/schedule.py",
+    "collectives/core/schedule.py",
     "collectives/simulator",
 )
 ROUNDED = (
@@ -37,8 +37,8 @@ ROUNDED = (
     "collectives/engine/codec.py",
     "collectives/engine/kernels.py",
     "collectives/rounding.py",
-    "collectives/schedule.py",
-    "collectives/summation.py",
+    "collectives/core/schedule.py",
+    "collectives/core/summation.py",
 )
 
 

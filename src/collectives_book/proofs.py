@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from collectives.core.schedule import ScheduleError
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.formats import msccl
 from collectives.formats.program import Program, instruction_text
 from collectives.formats.prove import Order, prove
-from collectives.schedule import ScheduleError
 
 StepPosition = tuple[int, int]  # a block, counted from the left, and a step of it
 Arrows = list[tuple[StepPosition, StepPosition]]

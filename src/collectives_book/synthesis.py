@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from collectives.core.schedule import Ints
 from collectives.machine import machine
-from collectives.schedule import Ints
 from collectives.synthesis.few_steps import diameter, least_rounds, synthesize
 from collectives.topology.graph import graph, rank_links
 

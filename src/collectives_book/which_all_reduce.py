@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from collectives.algorithms import ALGORITHMS, candidates
+from collectives.core.schedule import Schedule, Step
+from collectives.core.traffic import traffic
 from collectives.machine import Machine, machine
-from collectives.schedule import Schedule, Step
 from collectives.simulator import scaling
 from collectives.simulator.scaling import Case, Row, column, regimes, row
-from collectives.traffic import traffic
 from collectives.units import duration, format_bytes
 from collectives_book.figures.kit import Rows
 from collectives_book.measured_machines.predictions import fitted

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms import build, candidates, takes
-from collectives.bounds import lower_bound
+from collectives.core.bounds import lower_bound
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives_course.assignment import MAX_SEED, Assignment, AssignmentError

@@ -23,7 +23,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from pydantic import TypeAdapter, ValidationError
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from collectives.errors import explain
 from collectives.files import replace as replace_file
 from collectives.schemas import VERSION, version_of

@@ -42,15 +42,15 @@ from collectives_course.world import Channel, UsageMeter, Used
 
 # What a rank imports of this library, and students may: no algorithm, no grader.
 INSIDE = (
-    "collectives/contracts.py",
-    "collectives/errors.py",
-    "collectives/grid.py",
-    "collectives/interpret.py",
-    "collectives/schedule.py",
-    "collectives/traffic.py",
-    "collectives/units.py",
-    "collectives/verify.py",
     "collectives/codecs.py",
+    "collectives/core/contracts.py",
+    "collectives/core/grid.py",
+    "collectives/core/interpret.py",
+    "collectives/core/schedule.py",
+    "collectives/core/traffic.py",
+    "collectives/core/verify.py",
+    "collectives/errors.py",
+    "collectives/units.py",
     "collectives_course/__init__.py",
     "collectives_course/comm.py",
     "collectives_course/rank.py",

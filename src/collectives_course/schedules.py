@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from collectives.core.schedule import Schedule, ScheduleError
+from collectives.core.verify import verify
 from collectives.machine import Machine
-from collectives.schedule import Schedule, ScheduleError
 from collectives.simulator.simulation import simulate
-from collectives.verify import verify
 from collectives_course.submission import Submission
 from collectives_course.verdict import Failed
 

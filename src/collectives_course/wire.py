@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step
+from collectives.core.schedule import Schedule, Step
 
 LENGTHS = struct.Struct("<IQ")
 MAX_HEADER, MAX_PAYLOAD = 1 << 20, 32 << 20

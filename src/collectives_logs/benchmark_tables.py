@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from collectives_logs.finding import COLLECTIVES, collective_of, named
 from collectives_logs.json_stream import Object, array_in, as_number, as_object, as_text
 from collectives_logs.log import HEAD

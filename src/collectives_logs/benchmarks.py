@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collectives.bounds import busbw, lower_bound
-from collectives.contracts import CONTRACTS
+from collectives.core.bounds import busbw, lower_bound
+from collectives.core.contracts import CONTRACTS
 from collectives.units import duration, format_bytes, many
 from collectives_logs.benchmark_tables import (
     MAX_HOSTS,

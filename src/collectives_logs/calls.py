@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.bounds import busbw
-from collectives.contracts import CONTRACTS
+from collectives.core.bounds import busbw
+from collectives.core.contracts import CONTRACTS
 from collectives.units import duration
 from collectives_logs.finding import Finding, finding
 from collectives_logs.sources import Place

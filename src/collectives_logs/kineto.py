@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.bounds import algbw
-from collectives.contracts import CONTRACTS
+from collectives.core.bounds import algbw
+from collectives.core.contracts import CONTRACTS
 from collectives.units import MAX_RANKS, duration, format_bytes, many
 from collectives_logs.calls import (
     MIN_CALLS,

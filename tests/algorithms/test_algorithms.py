@@ -28,16 +28,16 @@ from collectives.algorithms.binary_tree import (
 from collectives.autotune import MEASURED, choose
 from collectives.bench import Settings
 from collectives.bench.results import read, write
-from collectives.bounds import height
 from collectives.codecs import RENAMED
+from collectives.core.bounds import height
+from collectives.core.grid import grid
+from collectives.core.schedule import Schedule, ScheduleError
+from collectives.core.traffic import traffic
+from collectives.core.verify import exact, verify
 from collectives.figures.layout import layout
 from collectives.figures.style import mark
-from collectives.grid import grid
 from collectives.machine import Protocol, machine
-from collectives.schedule import Schedule, ScheduleError
 from collectives.torch_backend.options import Options
-from collectives.traffic import traffic
-from collectives.verify import exact, verify
 from sweep import sweep
 
 RANKS = range(1, 65)

@@ -5,11 +5,11 @@ import pytest
 
 from collectives import verify
 from collectives.algorithms import ALGORITHMS, build
-from collectives.bounds import height
+from collectives.core.bounds import height
+from collectives.core.schedule import Schedule, Step
+from collectives.core.traffic import traffic
 from collectives.machine import Link, Machine
-from collectives.schedule import Schedule, Step
 from collectives.simulator.simulation import simulate
-from collectives.traffic import traffic
 
 # Nodes of eight with a port for each rank, in round numbers.
 NODES = Machine(

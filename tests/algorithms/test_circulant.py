@@ -7,10 +7,10 @@ import pytest
 
 from collectives.algorithms import build
 from collectives.algorithms.circulant import distances, receives
-from collectives.bounds import height
-from collectives.schedule import ScheduleError, reverse
-from collectives.traffic import traffic
-from collectives.verify import verify
+from collectives.core.bounds import height
+from collectives.core.schedule import ScheduleError, reverse
+from collectives.core.traffic import traffic
+from collectives.core.verify import verify
 from sweep import sweep
 
 RANKS = pytest.mark.parametrize("ranks", sweep(range(1, 300)))

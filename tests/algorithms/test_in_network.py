@@ -8,18 +8,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-from collectives import contracts, verify
+from collectives import verify
 from collectives.algorithms import build, executable, names
 from collectives.autotune import choose
-from collectives.bounds import busbw, lower_bound
+from collectives.core import contracts
+from collectives.core.bounds import busbw, lower_bound
+from collectives.core.grid import grid
+from collectives.core.interpret import run
+from collectives.core.schedule import Schedule, ScheduleError, Step, on, parallel, reverse, then
+from collectives.core.traffic import traffic
 from collectives.figures.layout import layout
 from collectives.figures.schedules import space_time, steps, walk
-from collectives.grid import grid
-from collectives.interpret import run
 from collectives.machine import Link, Machine, machine
-from collectives.schedule import Schedule, ScheduleError, Step, on, parallel, reverse, then
 from collectives.simulator.simulation import simulate
-from collectives.traffic import traffic
 
 IN_NETWORK = "all_reduce", "in_network"
 
@@ -122,7 +123,7 @@ def test_a_switch_that_contributes_is_rejected(monkeypatch: pytest.MonkeyPatch) 
         held[schedule.p :, :, : each.shape[1]] = each[schedule.p]
         return held
 
-    module = import_module("collectives.verify")  # it keeps bits, and counts if they are wrong
+    module = import_module("collectives.core.verify")  # it keeps bits, and counts if they are wrong
     bits_before = module._bits_before
     monkeypatch.setattr(module, "before", contributing)
     monkeypatch.setattr(module, "_bits_before", contributing_bits)

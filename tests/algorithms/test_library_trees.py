@@ -12,7 +12,7 @@ from collectives.algorithms.library_trees import (
     interior_in_both,
     library_trees,
 )
-from collectives.traffic import traffic
+from collectives.core.traffic import traffic
 
 SIZES = [*range(1, 20), 31, 32, 33, 64, 65]
 

@@ -5,10 +5,10 @@ import pytest
 
 from collectives.algorithms import build
 from collectives.algorithms.pat import all_gather, reduce_scatter
-from collectives.bounds import height
-from collectives.schedule import Schedule
-from collectives.traffic import traffic
-from collectives.verify import verify
+from collectives.core.bounds import height
+from collectives.core.schedule import Schedule
+from collectives.core.traffic import traffic
+from collectives.core.verify import verify
 
 
 def hops_and_waiting(schedule: Schedule) -> tuple[int, int]:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build
-from collectives.bounds import ring, slow_port_seconds
+from collectives.core.bounds import ring, slow_port_seconds
+from collectives.core.schedule import Schedule
+from collectives.core.traffic import traffic
 from collectives.machine import Link, Machine
-from collectives.schedule import Schedule
 from collectives.simulator.simulation import simulate
-from collectives.traffic import traffic
 
 N = 1 << 30
 

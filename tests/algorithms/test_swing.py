@@ -5,9 +5,9 @@ import pytest
 
 from collectives.algorithms import COSTS, build
 from collectives.algorithms.swing import distance, partner
-from collectives.bounds import height
-from collectives.schedule import Schedule, on
-from collectives.traffic import traffic
+from collectives.core.bounds import height
+from collectives.core.schedule import Schedule, on
+from collectives.core.traffic import traffic
 
 
 def bits_reversed(p: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from collectives.backends import BACKENDS, backend, horovod, mpi, nccl, need, op
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
-from collectives.contracts import CONTRACTS, ROOTED
+from collectives.core.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
 from collectives.launch import gpus, launch, programs
 from collectives.launch.topology_file import topology_file

@@ -17,7 +17,7 @@ from collectives.bench import DTYPES, OPS, Settings, check_here
 from collectives.bench import bench as measured
 from collectives.bench import settings as bench_settings
 from collectives.bench.data import BLOCK, reduced, values
-from collectives.contracts import CONTRACTS, ROOTED
+from collectives.core.contracts import CONTRACTS, ROOTED
 from collectives.errors import explain
 from collectives.launch import launch
 from collectives.statistics import covered, median_interval

@@ -15,12 +15,12 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsers import TELEPHONE, needs_browser
 from collectives.algorithms import ALGORITHMS, build, executable
-from collectives.bounds import lower_bound
-from collectives.contracts import CONTRACTS, ROOTED
+from collectives.core.bounds import lower_bound
+from collectives.core.contracts import CONTRACTS, ROOTED
+from collectives.core.grid import grid, parse_grid
+from collectives.core.schedule import ScheduleError
 from collectives.figures.explorer import OFFERED, Explorer, explorer, explorer_data
 from collectives.figures.player import player, write_scripts
-from collectives.grid import grid, parse_grid
-from collectives.schedule import ScheduleError
 from collectives_book.race import race
 from formats.programs import all_pairs
 from places import ROOT
@@ -362,7 +362,7 @@ def test_without_motion_a_race_goes_by_steps(page: Page, folder: Path) -> None:
 
 def judged(monkeypatch: pytest.MonkeyPatch, case: Case) -> list[Any] | None:
     """What Python says: nothing, a message with the cell that `verify` marks, or an error of `parse_grid`."""
-    module, marks = importlib.import_module("collectives.verify"), []
+    module, marks = importlib.import_module("collectives.core.verify"), []
     told = module._error
     monkeypatch.setattr(
         module,

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup, Tag
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from places import ROOT
 
 SITE = ROOT / "_build" / "html"

@@ -17,9 +17,9 @@ from collectives.algorithms import ALGORITHMS
 from collectives.bench import Settings
 from collectives.cli import parser, verbs
 from collectives.cli.measure import FIELDS, settings
+from collectives.core.schedule import Schedule
 from collectives.figures.player import player_data
 from collectives.launch import programs
-from collectives.schedule import Schedule
 from command import Capture, finished, run
 from places import ROOT
 

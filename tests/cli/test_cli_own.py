@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectives.algorithms import build, from_file
-from collectives.schedule import ScheduleError, Step
+from collectives.core.schedule import ScheduleError, Step
 from command import Capture, run
 from sweep import each
 
@@ -169,7 +169,7 @@ def test_a_file_may_import_what_is_beside_it(capsys: Capture, tmp_path: Path) ->
     (tmp_path / "beside_the_schedule.py").write_text("ROOT = 1\n")
     lines = [
         "import beside_the_schedule",
-        "from collectives.schedule import Schedule, Step",
+        "from collectives.core.schedule import Schedule, Step",
         "def down(p):",
         "    step = Step(beside_the_schedule.ROOT, [r for r in range(p) if r != 1], 0)",
         "    return Schedule('broadcast', p, 1, 1, lambda t: step, root=1, one_port=False)",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import schedules
-from collectives.grid import grid
-from collectives.schedule import Schedule, Step
+from collectives.core.grid import grid
+from collectives.core.schedule import Schedule, Step
 from command import Capture, run, started
 from places import PATIENCE
 from test_schemas import kind

@@ -13,7 +13,7 @@ import numpy as np
 import papermill
 import pytest
 
-from collectives.schedule import Schedule, Step
+from collectives.core.schedule import Schedule, Step
 from collectives_course import assignment
 from collectives_course.assignment import Assignment
 from collectives_course.grade import LIBRARY

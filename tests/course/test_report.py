@@ -19,8 +19,8 @@ from jsonschema import Draft202012Validator
 
 from browsers import TELEPHONE, needs_browser
 from collectives.algorithms import build
+from collectives.core.grid import grid
 from collectives.figures.player import player_data
-from collectives.grid import grid
 from collectives.schemas import schema
 from collectives_course import report
 from collectives_course.report import (

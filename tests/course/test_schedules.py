@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import ALGORITHMS
-from collectives.schedule import Schedule, Step
+from collectives.core.schedule import Schedule, Step
 from collectives_course.schedules import prove, prove_each, schedules
 from collectives_course.submission import Submission
 from collectives_course.verdict import Failed, TimedOut

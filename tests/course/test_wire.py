@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build
-from collectives.schedule import Schedule, Step
+from collectives.core.schedule import Schedule, Step
 from collectives_course import wire
 from collectives_course.wire import FIELDS, LENGTHS, GoneError, WireError, frame_size, pack, unpack
 from collectives_course.world import Channel

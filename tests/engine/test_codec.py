@@ -6,12 +6,12 @@ import torch
 
 from collectives.algorithms import build, executable, names
 from collectives.codecs import CODECS
+from collectives.core.schedule import Schedule, ScheduleError
+from collectives.core.traffic import traffic
 from collectives.engine.codec import decode, encode, rounded
 from collectives.engine.compile import plan
 from collectives.engine.program import Send
-from collectives.schedule import Schedule, ScheduleError
 from collectives.simulator.simulation import simulate
-from collectives.traffic import traffic
 
 MX = [codec for codec in CODECS if codec.startswith("mx")]
 

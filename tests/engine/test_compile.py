@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import interpret
 from collectives.algorithms import build, executable
-from collectives.contracts import REDUCING
+from collectives.core import interpret
+from collectives.core.contracts import REDUCING
+from collectives.core.schedule import Schedule, Step, parts
 from collectives.engine import nccl
 from collectives.engine.compile import in_pieces, overlap, plan
 from collectives.engine.program import AHEAD, Average, Plan, Recv, Reduce, Send, Span, Task, Wait
-from collectives.schedule import Schedule, Step, parts
 
 # Of the four, `make test` takes the first; it and its opposite play every algorithm.
 LAZY_AHEAD = pytest.param(False, True, id="lazy-ahead")

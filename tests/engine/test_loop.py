@@ -11,7 +11,7 @@ from loop_ranks import Ranks, call
 from torch import distributed as dist
 
 from collectives.algorithms import build, executable
-from collectives.contracts import REDUCING
+from collectives.core.contracts import REDUCING
 from collectives.engine.compile import plan
 from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span, Wait
 from collectives.engine.reduce import divide, reduce, refusal

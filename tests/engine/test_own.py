@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import own
+from collectives.core.verify import verify
 from collectives.engine import transport
 from collectives.launch import launch
-from collectives.verify import verify
 from places import PATIENCE, TASKS
 from ranks import own_cases
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import build
+from collectives.core.schedule import Schedule
 from collectives.engine import segment, transport
 from collectives.launch import launch
-from collectives.schedule import Schedule
 from command import finished
 from places import PATIENCE, TASKS
 from sweep import each

@@ -11,15 +11,15 @@ import torch
 from numba import carray  # type: ignore[attr-defined]
 from torch import distributed as dist
 
-from collectives import interpret
 from collectives.algorithms import build, executable
 from collectives.compiled import compiled
-from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
+from collectives.core import interpret
+from collectives.core.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
+from collectives.core.schedule import Schedule, Step
 from collectives.engine import shm, system
 from collectives.engine.program import compact, completed, stages
 from collectives.engine.shm import shared_call
 from collectives.engine.slots import ENTERED, FIRST_SLOT, SLOTS, SOURCE, TARGET, SlotPlan, slot_plan
-from collectives.schedule import Schedule, Step
 
 ROOTED = {name for name, each in CONTRACTS.items() if each.rooted}
 READABLE = range(FIRST_SLOT, FIRST_SLOT + SLOTS)  # places that peers read

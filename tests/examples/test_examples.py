@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from collectives.algorithms import build
+from collectives.core.verify import verify
 from collectives.emulator import cluster
-from collectives.verify import verify
 from command import finished
 from places import PATIENCE, ROOT
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, names
-from collectives.bounds import Pipeline, lower_bound
+from collectives.core.bounds import Pipeline, lower_bound
 from collectives.figures.explorer import RANKS, explorer, explorer_data
 
 DATA = explorer_data(explorer())

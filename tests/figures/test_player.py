@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import ALGORITHMS, build, names
-from collectives.contracts import CONTRACTS, ROOTED
+from collectives.core.contracts import CONTRACTS, ROOTED
+from collectives.core.grid import grid
 from collectives.figures.layout import layout
 from collectives.figures.player import RANKS, player, player_data, shown, write_scripts
-from collectives.grid import grid
 from formats.programs import ring
 
 JUNK = "junk"

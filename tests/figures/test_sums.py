@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 
 from collectives.algorithms import build
+from collectives.core.summation import summation
 from collectives.figures.style import LIGHT
-from collectives.summation import summation
 from collectives_book.figures import sums
 
 

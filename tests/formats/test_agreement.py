@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from collectives.core.schedule import ScheduleError
 from collectives.formats import msccl
 from collectives.formats.prove import Order, prove
-from collectives.schedule import ScheduleError
 from formats.executor import Run, play, play_all
 from formats.mutants import mutants
 from formats.programs import PROGRAMS, Block, all_pairs, do, gather_ring, ring, xml

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import ALGORITHMS, build, executable, takes, variants
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
+from collectives.core.interpret import run
+from collectives.core.schedule import Schedule, ScheduleError
+from collectives.core.traffic import traffic
+from collectives.core.verify import verify
 from collectives.formats import msccl
 from collectives.formats.as_schedule import schedule
 from collectives.formats.msccl import text as exported
 from collectives.formats.prove import prove
-from collectives.interpret import run
 from collectives.machine import machine
-from collectives.schedule import Schedule, ScheduleError
 from collectives.simulator.simulation import simulate
-from collectives.traffic import traffic
-from collectives.verify import verify
 from formats.executor import play
 from formats.mutants import mutants
 from formats.programs import (

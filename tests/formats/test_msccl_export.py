@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from collectives.algorithms import build, executable, variants
+from collectives.core.schedule import Schedule, ScheduleError, Step
 from collectives.formats import msccl
 from collectives.formats.lowering import Transfer, kept, lower, onward
 from collectives.formats.msccl import DIALECTS, text
 from collectives.formats.program import SLOTS, BufferOffset
 from collectives.formats.prove import prove
-from collectives.schedule import Schedule, ScheduleError, Step
 from formats.executor import play
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build, executable
+from collectives.core.schedule import Schedule
 from collectives.formats.others import Time, goal, known, loggp, nvls, tuner
 from collectives.machine import Link, Machine
-from collectives.schedule import Schedule
 from collectives.simulator.simulation import simulate
 
 LINES = (Path(__file__).parent / "loggopsim.csv").read_text().splitlines()

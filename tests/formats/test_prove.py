@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from collectives.core.schedule import ScheduleError
 from collectives.formats import msccl
 from collectives.formats import prove as prove_module
 from collectives.formats.program import SLOTS
 from collectives.formats.prove import Report, prove
-from collectives.schedule import ScheduleError
 from command import Capture, run
 from formats.programs import PROGRAMS, Block, all_pairs, do, ring, xml
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from collectives.core.schedule import ScheduleError
+from collectives.core.verify import verify
 from collectives.formats import teccl
 from collectives.formats.teccl import GB, NETWORKS, SIZES, capacities, fit, published
-from collectives.schedule import ScheduleError
-from collectives.verify import verify
 from command import Capture, run
 
 File = dict[str, Any]

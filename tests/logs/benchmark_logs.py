@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.contracts import CONTRACTS, REDUCING, ROOTED
+from collectives.core.contracts import CONTRACTS, REDUCING, ROOTED
 from collectives_logs.benchmark_tables import NAMES, Floats
 
 SIZES = tuple(1 << power for power in range(3, 34))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from collectives.algorithms.library_trees import library_trees
-from collectives.schedule import Ints
+from collectives.core.schedule import Ints
 
 
 class Job(NamedTuple):

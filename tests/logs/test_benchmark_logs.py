@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from collectives.cli import main
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from collectives_logs.benchmark_tables import BenchmarkTable, printed_tables
 from collectives_logs.benchmarks import begins, findings, tables_of
 from collectives_logs.finding import Finding

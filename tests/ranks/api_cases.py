@@ -24,14 +24,14 @@ from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
 from collectives.codecs import CODECS
+from collectives.core.interpret import apply
+from collectives.core.schedule import Schedule
+from collectives.core.summation import is_alike, summation
 from collectives.engine.call import Call
 from collectives.engine.compile import plan
 from collectives.engine.group import communicator
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Plan
-from collectives.interpret import apply
-from collectives.schedule import Schedule
-from collectives.summation import is_alike, summation
 
 Check = Callable[[str, bool], None]
 LENGTHS = (0, 1, 2, 3, 7, 64, 1000)

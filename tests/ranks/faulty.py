@@ -8,8 +8,8 @@ from typing import Any
 
 from collectives.algorithms import build
 from collectives.bench import measure
+from collectives.core.schedule import Schedule
 from collectives.engine import compiled_call
-from collectives.schedule import Schedule
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:

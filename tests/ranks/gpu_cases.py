@@ -20,13 +20,13 @@ from collectives.bench.data import reduced, share, values
 from collectives.bench.measure import OPS
 from collectives.bench.report import gathered
 from collectives.bench.settings import DTYPES
-from collectives.contracts import REDUCING
+from collectives.core.contracts import REDUCING
+from collectives.core.schedule import Ints, parts
 from collectives.engine.call import Call
 from collectives.engine.compile import as_plan
 from collectives.engine.group import perform
 from collectives.engine.nccl import execute_in_batches
 from collectives.engine.program import Recv, Reduce, Send, Span, Task, Wait
-from collectives.schedule import Ints, parts
 
 # Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks
 # divide.

@@ -16,8 +16,8 @@ from torch import distributed as dist
 
 import collectives
 from collectives.backends.torch_native import GLOO
+from collectives.core.schedule import cut
 from collectives.engine.call import Call
-from collectives.schedule import cut
 from collectives_book.model_parallel import pipeline
 from collectives_book.model_parallel.pipeline import SCHEDULES, Action
 from collectives_book.model_parallel.split_steps import gradients, through

@@ -14,8 +14,8 @@ import collectives
 from collectives import autotune
 from collectives.algorithms import ALGORITHMS
 from collectives.bench import results
+from collectives.core.schedule import Schedule, Step
 from collectives.figures import player
-from collectives.schedule import Schedule, Step
 from collectives.simulator import simulation
 from places import script
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.integration
 
 # The modules of ours that an import loads.
 LOADED = {
-    "collectives.verify": 22,
+    "collectives.core.verify": 22,
     "collectives.api": 59,
     "collectives_course.grade": 37,
     "collectives.bench.measure": 57,
@@ -20,7 +20,7 @@ LOADED = {
 WAYS = {
     "a schedule that is proved": (
         9,
-        "from collectives.algorithms import build\nfrom collectives.verify import verify",
+        "from collectives.algorithms import build\nfrom collectives.core.verify import verify",
         "verify(build('all_reduce', 'two_tree', 8))",
     ),
     "a schedule that is simulated": (

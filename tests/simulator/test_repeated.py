@@ -8,8 +8,8 @@ import pytest
 
 from collectives import Machine
 from collectives.algorithms import build
+from collectives.core.schedule import Schedule, Step, column
 from collectives.machine import Delay, Level, Link, Protocol, machine
-from collectives.schedule import Schedule, Step, column
 from collectives.simulator import repeated, simulation
 from collectives.simulator.kernel import Clocks, UnsureError
 from collectives.simulator.simulation import simulate

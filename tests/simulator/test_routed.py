@@ -4,8 +4,8 @@ import pytest
 
 from collectives import Machine, Schedule, Step, simulate
 from collectives.algorithms import build
+from collectives.core.schedule import ScheduleError
 from collectives.machine import machine
-from collectives.schedule import ScheduleError
 
 LINE = Machine(
     name="line",

@@ -11,18 +11,18 @@ import pytest
 
 from collectives import Machine
 from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, build, executable, variants
-from collectives.bounds import (
+from collectives.core.bounds import (
     lower_bound,
     reach_seconds,
     segmented_ring_seconds,
     star_seconds,
 )
+from collectives.core.schedule import Schedule, ScheduleError, Step
+from collectives.core.traffic import traffic
 from collectives.machine import Delay, Level, Link, Protocol, machine
-from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.simulator import simulation
 from collectives.simulator.simulation import simulate
 from collectives.simulator.trace import trace
-from collectives.traffic import traffic
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 TEXTBOOK = machine("textbook")

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives.schedule import Ints, Schedule
+from collectives.core.schedule import Ints, Schedule
+from collectives.core.verify import verify
 from collectives.synthesis.matching import Matched, match
-from collectives.verify import verify
 
 MIB, GIB = 1 << 20, 1 << 30
 US = 1e-6

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectives.core.schedule import Ints, Schedule, ScheduleError, Step
+from collectives.core.verify import verify
 from collectives.machine import machine
-from collectives.schedule import Ints, Schedule, ScheduleError, Step
 from collectives.synthesis import few_steps
 from collectives.synthesis.few_steps import (
     Deadline,
@@ -26,7 +27,6 @@ from collectives.synthesis.few_steps import (
     synthesize,
 )
 from collectives.topology.graph import graph, rank_links
-from collectives.verify import verify
 from places import PATIENCE
 
 DGX1 = rank_links(graph(machine("dgx1")))

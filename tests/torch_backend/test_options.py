@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.schedule import ScheduleError
+from collectives.core.schedule import ScheduleError
 from collectives.torch_backend import Options
 from collectives.torch_backend.group import Group
 from collectives.torch_backend.options import VARIABLE, from_environment

@@ -13,7 +13,7 @@ import trees
 import variant
 
 from collectives import verify
-from collectives.traffic import traffic
+from collectives.core.traffic import traffic
 from collectives_course.local import run
 from collectives_course.world import Network
 

@@ -8,7 +8,7 @@ order; chunk c begins with dimension ``(c + FIRST) % 3``.
 
 from variant import CORNERS, FIRST
 
-from collectives.schedule import Schedule, Step
+from collectives.core.schedule import Schedule, Step
 
 DIMENSIONS = 3
 

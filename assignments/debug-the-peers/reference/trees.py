@@ -7,7 +7,7 @@ to turn the leaves of the first into its inner ranks, so that nobody has to serv
 
 from variant import PLACES
 
-from collectives.schedule import Schedule, Step
+from collectives.core.schedule import Schedule, Step
 
 
 def first_tree():

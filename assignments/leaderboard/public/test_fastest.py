@@ -10,11 +10,11 @@ import fastest
 import pytest
 from variant import MACHINE, SIZES
 
+from collectives.core.schedule import Schedule
+from collectives.core.verify import verify
 from collectives.machine import Link, Machine
-from collectives.schedule import Schedule
 from collectives.simulator.simulation import simulate
 from collectives.units import duration
-from collectives.verify import verify
 
 P = MACHINE["nodes"] * MACHINE["ranks_per_node"]
 

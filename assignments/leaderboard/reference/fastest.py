@@ -6,7 +6,7 @@ not know.
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, on, parallel, reverse, then
+from collectives.core.schedule import Schedule, Step, on, parallel, reverse, then
 
 
 def ring(p):

@@ -4,9 +4,9 @@ import pytest
 import trees
 from variant import FIRST, ROOT, SECOND
 
-from collectives.schedule import Schedule
-from collectives.traffic import traffic
-from collectives.verify import verify
+from collectives.core.schedule import Schedule
+from collectives.core.traffic import traffic
+from collectives.core.verify import verify
 
 
 def inside(parent):

@@ -7,7 +7,7 @@ chunks c with ``c % 2 == FIRST``, the second all others.
 
 from variant import FIRST, ROOT, SECOND
 
-from collectives.schedule import Schedule, Step, on, parallel, reverse, then
+from collectives.core.schedule import Schedule, Step, on, parallel, reverse, then
 
 NO_PARENT = -1
 

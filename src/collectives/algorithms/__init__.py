@@ -7,7 +7,6 @@ from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
-from collectives import bounds
 from collectives.algorithms import (
     bruck,
     circulant,
@@ -21,10 +20,11 @@ from collectives.algorithms import (
 )
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
-from collectives.bounds import Cost, Pipeline, height, share
 from collectives.codecs import CODECS, current_name, split
+from collectives.core import bounds
+from collectives.core.bounds import Cost, Pipeline, height, share
+from collectives.core.schedule import Schedule
 from collectives.errors import suggest, unknown
-from collectives.schedule import Schedule
 from collectives.units import MAX_CHUNKS, MAX_RANKS, MAX_RANKS_IN_PAIRS
 
 

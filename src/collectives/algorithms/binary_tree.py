@@ -12,7 +12,7 @@ r"""The geometry of the binary trees: who is whose parent, and which edges may w
 
 import numpy as np
 
-from collectives.schedule import Ints, ScheduleError
+from collectives.core.schedule import Ints, ScheduleError
 
 NO_PARENT = -1
 

@@ -9,7 +9,7 @@ for any p.
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, reverse, then
+from collectives.core.schedule import Schedule, Step, reverse, then
 
 
 def all_gather(p: int) -> Schedule:

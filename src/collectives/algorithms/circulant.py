@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, Step, column, reverse
+from collectives.core.schedule import Ints, Schedule, Step, column, reverse
 
 
 def broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:

@@ -10,7 +10,7 @@ messages one at a time, so that no port is ever wanted twice.
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, Step, column, reverse, then
+from collectives.core.schedule import Ints, Schedule, Step, column, reverse, then
 
 
 def broadcast(p: int, root: int = 0) -> Schedule:

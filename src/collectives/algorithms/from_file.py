@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.core.schedule import Schedule, ScheduleError, Step
 from collectives.units import MAX_CHUNKS
 
 MAX_REASON = 300

@@ -10,8 +10,8 @@ data to a partner, wait, and get the result back.
 
 import numpy as np
 
-from collectives import bounds
-from collectives.schedule import Ints, Schedule, Step, on, reverse, then
+from collectives.core import bounds
+from collectives.core.schedule import Ints, Schedule, Step, on, reverse, then
 
 
 def recursive_doubling(p: int) -> Schedule:

@@ -17,8 +17,8 @@ import numpy as np
 
 from collectives.algorithms import ring, tree
 from collectives.algorithms.binary_tree import NO_PARENT
-from collectives.bounds import default_node
-from collectives.schedule import Ints, Schedule, on, parts, then
+from collectives.core.bounds import default_node
+from collectives.core.schedule import Ints, Schedule, on, parts, then
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, turned
 from collectives.algorithms.tree import all_reduce_through
-from collectives.schedule import Ints, Schedule, on, then
+from collectives.core.schedule import Ints, Schedule, on, then
 
 
 def in_order_tree(p: int) -> Ints:

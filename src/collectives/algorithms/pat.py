@@ -13,8 +13,8 @@ from itertools import chain
 
 import numpy as np
 
-from collectives.bounds import height
-from collectives.schedule import Ints, Schedule, Step, reverse
+from collectives.core.bounds import height
+from collectives.core.schedule import Ints, Schedule, Step, reverse
 
 
 def all_gather(p: int, aggregate: int | None = None) -> Schedule:

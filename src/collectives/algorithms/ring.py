@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, beside, column, on, parallel, reverse, then
+from collectives.core.schedule import Schedule, Step, beside, column, on, parallel, reverse, then
 
 
 def all_gather(p: int) -> Schedule:
@@ -97,7 +97,7 @@ def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Sche
     never rests (OptCC, arXiv 2606.01680).
 
     Steps: 2 (p-1) - 2 + s for s segments and p > 2. Bytes the slow rank sends: n; every other sends
-    (2 - 1/(p-1)) n, which is the least there is then (`collectives.bounds.slow_port_seconds`).
+    (2 - 1/(p-1)) n, which is the least there is then (`collectives.core.bounds.slow_port_seconds`).
     Raises ValueError for no such rank.
 
     >>> list(around_slow_rank(3, slow=0).steps())

@@ -17,10 +17,10 @@ tree reaches to both sides of each rank, round a ring of the ranks, so that fewe
 
 import numpy as np
 
-from collectives import bounds
 from collectives.algorithms.halving import fold
-from collectives.bounds import height
-from collectives.schedule import Bools, Ints, Schedule, Step, on, reverse, then
+from collectives.core import bounds
+from collectives.core.bounds import height
+from collectives.core.schedule import Bools, Ints, Schedule, Step, on, reverse, then
 
 
 def distance(t: int) -> int:

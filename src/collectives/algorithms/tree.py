@@ -18,7 +18,7 @@ from collectives.algorithms.binary_tree import (
     exchanges,
     second_tree,
 )
-from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, then
+from collectives.core.schedule import Ints, Schedule, Step, on, parallel, reverse, then
 
 
 def binomial_broadcast(p: int, root: int = 0) -> Schedule:

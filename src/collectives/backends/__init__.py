@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from collectives.contracts import REDUCING
+from collectives.core.contracts import REDUCING
 from collectives.errors import unknown
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.schedule import Ints
+from collectives.core.schedule import Ints
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from collectives.bench.clocks import CLOCKS, back_to_back, clock_of
 from collectives.bench.data import reduced, share, values
 from collectives.bench.report import launched, report_rows
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
-from collectives.bounds import algbw, busbw
 from collectives.codecs import encoded_bytes, split
+from collectives.core.bounds import algbw, busbw
+from collectives.core.schedule import parts
 from collectives.engine.call import Call, Performed
-from collectives.schedule import parts
 from collectives.statistics import interval_us, median_interval, microseconds
 
 OPS = {

@@ -12,13 +12,13 @@ from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, need_persistent, variables_for
 from collectives.codecs import CODECS, split
 from collectives.config import AlgorithmName
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
+from collectives.core.schedule import check_ranks_only, parts
+from collectives.core.verify import check_cells, verify
 from collectives.errors import unknown
 from collectives.launch import links, need_where
 from collectives.launch.where import MPIRUN, parse_where
 from collectives.machine import machine
-from collectives.schedule import check_ranks_only, parts
-from collectives.verify import check_cells, verify
 
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from collectives.autotune import MEASURED
 from collectives.backends import named
 from collectives.bench.settings import Row, Settings, group_by_launch, lacking
-from collectives.contracts import REDUCING, ROOTED
+from collectives.core.contracts import REDUCING, ROOTED
 from collectives.statistics import covered, percent
 from collectives.units import format_bytes, many
 

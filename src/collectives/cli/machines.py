@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectives import units
-from collectives.bounds import busbw
 from collectives.cli import TIMEOUT, Verb, add_json, out, out_row, seconds, size, whole
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, save
-from collectives.contracts import REDUCING
+from collectives.core.bounds import busbw
+from collectives.core.contracts import REDUCING
+from collectives.core.schedule import Schedule
 from collectives.files import check_new_or_file
-from collectives.schedule import Schedule
 from collectives.units import duration, format_bytes
 
 if TYPE_CHECKING:

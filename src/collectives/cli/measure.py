@@ -12,7 +12,7 @@ from collectives.algorithms import build, is_program, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited, save
 from collectives.codecs import split
-from collectives.contracts import REDUCING, ROOTED
+from collectives.core.contracts import REDUCING, ROOTED
 from collectives.errors import explain
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from collectives import units
 from collectives.algorithms import ALGORITHMS, build, variants
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, size, whole
 from collectives.cli.schedules import add_schedule, built, limited, refuse, write
+from collectives.core.schedule import Schedule, ScheduleError
+from collectives.core.verify import COUNTED_RANKS, check_cells, exact, verify
 from collectives.formats import msccl
 from collectives.formats.others import ANY, COLLECTIVES, Time, goal, known, loggp, nvls, tuner
 from collectives.formats.program import SLOTS
 from collectives.formats.prove import Report, prove
 from collectives.processes import workers
-from collectives.schedule import Schedule, ScheduleError
 from collectives.units import duration, format_bytes, many, runs
-from collectives.verify import COUNTED_RANKS, check_cells, exact, verify
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor

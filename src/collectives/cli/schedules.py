@@ -28,10 +28,10 @@ from collectives.algorithms import (
 )
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
 from collectives.codecs import current_name
+from collectives.core.grid import grid
+from collectives.core.schedule import Schedule, Step
+from collectives.core.traffic import traffic
 from collectives.files import check_new_or_file, replace
-from collectives.grid import grid
-from collectives.schedule import Schedule, Step
-from collectives.traffic import traffic
 from collectives.units import many
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def _print_answer(answer: "Answer", arguments: argparse.Namespace, ranks: int) -
 def program_text(schedule: Schedule, title: str) -> str:
     """Return a Python file whose function ``schedule`` returns this schedule.
 
-    >>> from collectives.schedule import Step
+    >>> from collectives.core.schedule import Step
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> made = {}
     >>> exec(program_text(swap, "a swap"), made)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from collectives.contracts import IN_PLACE
+from collectives.core.contracts import IN_PLACE
+from collectives.core.schedule import Ints
 from collectives.engine.call import Call
 from collectives.engine.program import Plan
-from collectives.schedule import Ints
 
 if TYPE_CHECKING:
     from collectives.engine.call import CompiledCall

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
+    from collectives.core.schedule import Ints
     from collectives.engine.program import Plan
     from collectives.machine import Machine
-    from collectives.schedule import Ints
 
 
 class Performed(NamedTuple):

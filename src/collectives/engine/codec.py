@@ -20,6 +20,7 @@ import torch
 
 from collectives.codecs import BLOCK, CODECS
 from collectives.compiled import compiled
+from collectives.core.schedule import Ints
 from collectives.engine.kernels import (
     BYTES,
     CONVERSIONS,
@@ -37,7 +38,6 @@ from collectives.engine.kernels import (
     shorter,
 )
 from collectives.engine.system import call_kernel
-from collectives.schedule import Ints
 
 BIAS, NAN = 127, 255  # of a scale's byte: the exponent 0, and a block that is not finite
 POINT = 6  # fraction bits of mxint8: its unit is the scale divided by 2**6

@@ -16,6 +16,7 @@ from itertools import count, pairwise
 from typing import NamedTuple
 
 from collectives.codecs import CODECS, FLOAT
+from collectives.core.schedule import Ints, Schedule
 from collectives.engine.program import (
     AHEAD,
     Average,
@@ -35,7 +36,6 @@ from collectives.engine.program import (
     reductions,
     step_messages,
 )
-from collectives.schedule import Ints, Schedule
 
 # Of how many steps messages are kept that nothing sent has needed yet.
 LATE = 4

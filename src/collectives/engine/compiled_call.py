@@ -15,7 +15,8 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose_for_call, decode_machine, full_node
 from collectives.codecs import encoded_bytes, split
-from collectives.contracts import COMPACT
+from collectives.core.contracts import COMPACT
+from collectives.core.schedule import Ints, Schedule, check_ranks_only, digest
 from collectives.engine.call import Call, CompiledCall, Performed
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
@@ -34,7 +35,6 @@ from collectives.engine.reduce import refusal, takes_codec
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
 from collectives.machine import Machine
-from collectives.schedule import Ints, Schedule, check_ranks_only, digest
 from collectives.units import MAX_SEGMENTS_STARTED
 
 # What each kind of process group moves.

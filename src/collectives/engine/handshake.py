@@ -102,7 +102,7 @@ def signature(
 ) -> bytes:
     """Pack a call of ``n`` elements, or of each rank's own splits (None), into bytes: equal for equal calls.
 
-    ``schedule`` is the `collectives.schedule.digest` of what is executed. A name would not do: it
+    ``schedule`` is the `collectives.core.schedule.digest` of what is executed. A name would not do: it
     may stand for one file here and for another file, or another version, there.
     """
     return _SIGNATURE.pack(

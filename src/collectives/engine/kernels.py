@@ -16,8 +16,8 @@ from numba import types
 from torch import distributed as dist
 
 from collectives.compiled import compiled, compiled_callback
+from collectives.core.schedule import Ints
 from collectives.engine.system import call_kernel, memmove, one_at_a_time
-from collectives.schedule import Ints
 
 Array = Any
 Record = Any  # of KERNELS: in compiled code its fields are attributes

@@ -23,7 +23,8 @@ from torch import distributed as dist
 
 from collectives.algorithms import build, candidates
 from collectives.autotune import MEASURED
-from collectives.contracts import ROOTED
+from collectives.core.contracts import ROOTED
+from collectives.core.traffic import traffic
 from collectives.engine.compile import as_plan
 from collectives.engine.handshake import NO_CALL, all_gather_bytes
 from collectives.engine.program import Instruction, Plan, Recv, Send, Span, Task, Wait
@@ -31,7 +32,6 @@ from collectives.engine.slots import slot_plan
 from collectives.engine.tcp.execute import Tcp
 from collectives.engine.transport import shared_memory
 from collectives.machine import Link, Machine
-from collectives.traffic import traffic
 
 # Between hosts.
 SMALL = 8  # bytes of a message that shows the latency

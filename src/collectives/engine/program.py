@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.contracts import REDUCING, cells, contract
-from collectives.interpret import apply
-from collectives.schedule import Ints, Schedule, Step
+from collectives.core.contracts import REDUCING, cells, contract
+from collectives.core.interpret import apply
+from collectives.core.schedule import Ints, Schedule, Step
 
 # Cells of ranks and chunks whose contributions are counted at a time, in a pass over the schedule.
 MOST_CELLS = 1 << 24

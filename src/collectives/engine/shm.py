@@ -24,6 +24,7 @@ from numba import carray  # type: ignore[attr-defined]
 from torch import distributed as dist
 
 from collectives.compiled import compiled
+from collectives.core.schedule import Ints
 from collectives.engine.buffers import address, scratch_of, shared_tensors
 from collectives.engine.handshake import NO_CALL, Message, unexpected
 from collectives.engine.kernels import KERNELS, Kernels, combine, divide, kernels
@@ -49,7 +50,6 @@ from collectives.engine.system import (
 )
 from collectives.engine.tcp.execute import Tcp
 from collectives.engine.transport import MANY_SPINS, MAX_RANKS_PER_HOST
-from collectives.schedule import Ints
 
 if TYPE_CHECKING:
     from collectives.engine.call import Call, CompiledCall

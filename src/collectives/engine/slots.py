@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.contracts import cells, contract
+from collectives.core.contracts import cells, contract
+from collectives.core.schedule import Bools, Ints, Schedule, Step
 from collectives.engine.program import Span, StepMessages, reductions, step_messages
-from collectives.schedule import Bools, Ints, Schedule, Step
 
 # Places of a chunk: memory of the rank's own, for what nobody reads; two slots; its data, and where
 # its result goes.

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from collectives.algorithms import ALGORITHMS, Algorithm
-from collectives.bounds import Cost, lower_bound
+from collectives.core.bounds import Cost, lower_bound
 from collectives.figures.style import DARK, LIGHT, on_page
 from collectives.units import duration, format_bytes, format_rate
 
@@ -140,7 +140,7 @@ def explorer_data(start: Explorer) -> dict[str, Any]:
     the three algorithms   each has a name, colours for a light and a dark page, and one of the
     following
     - cost       for each p [steps, sent, added]; sent and added are in p-ths of the buffer
-    - pipeline   for each p [fixed, period, share, adds] (`collectives.bounds.Pipeline`)
+    - pipeline   for each p [fixed, period, share, adds] (`collectives.core.bounds.Pipeline`)
     - nodes      for each number of ranks per node above 1, for each p, [steps, sent, added] outside
       nodes, then inside; 0 where p ranks do not fill several nodes
     - at_once    true if links of nodes and of the network work in the same steps: the longer time

@@ -21,11 +21,11 @@ from collectives.algorithms.binary_tree import (
     second_tree,
 )
 from collectives.algorithms.library_trees import interior_in_both
-from collectives.contracts import Counts, after, before
+from collectives.core.contracts import Counts, after, before
+from collectives.core.interpret import apply
+from collectives.core.schedule import Ints, Schedule, Step, run
 from collectives.figures.layout import Placement, Points, bend, between, layout, ring, star, turns
 from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
-from collectives.interpret import apply
-from collectives.schedule import Ints, Schedule, Step, run
 from collectives.units import many
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.contracts import REDUCING, after, where
+from collectives.core.contracts import REDUCING, after, where
+from collectives.core.schedule import Schedule, ScheduleError, Step
 from collectives.formats.program import Layout, Program, wrong
 from collectives.formats.prove import Contents, Order, inputs, proved, replay
-from collectives.schedule import Schedule, ScheduleError, Step
 
 MAX_VALUES_SHOWN = 3  # in an error
 

@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.contracts import CONTRACTS, where
+from collectives.core.contracts import CONTRACTS, where
+from collectives.core.schedule import Schedule
 from collectives.formats.program import (
     MAX_ELEMENTS,
     BufferOffset,
@@ -42,7 +43,6 @@ from collectives.formats.program import (
     Program,
     ThreadBlock,
 )
-from collectives.schedule import Schedule
 
 # RCCL and MSCCL count chunks of one instruction up to 71.
 MAX_COUNT = 71

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
+from collectives.core.schedule import Schedule, check_ranks_only
 from collectives.errors import short
 from collectives.formats.lowering import lower
 from collectives.formats.program import (
@@ -25,7 +26,6 @@ from collectives.formats.program import (
     sizes,
 )
 from collectives.formats.prove import prove
-from collectives.schedule import Schedule, check_ranks_only
 
 COLLECTIVES = {
     "allreduce": "all_reduce",

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, Step, check_ranks_only
+from collectives.core.schedule import Ints, Schedule, Step, check_ranks_only
 
 if TYPE_CHECKING:
     from collectives.machine import Link

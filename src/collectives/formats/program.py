@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from collectives.contracts import CONTRACTS
-from collectives.schedule import Ints, Schedule, ScheduleError, Step
+from collectives.core.contracts import CONTRACTS
+from collectives.core.schedule import Ints, Schedule, ScheduleError, Step
 
 Cell = TypeVar("Cell")
 

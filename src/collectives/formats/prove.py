@@ -27,9 +27,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import CONTRACTS, Counts, add_counts, after, before, where
+from collectives.core.contracts import CONTRACTS, Counts, add_counts, after, before, where
+from collectives.core.schedule import Ints, ScheduleError
 from collectives.formats.program import SLOTS, CellUses, Layout, Program, wrong
-from collectives.schedule import Ints, ScheduleError
 
 # Limits of a proof, each half a GiB or ten seconds: clocks of four bytes, counts of one byte in all
 # cells, and chunks of all steps, alone and with a count for each GPU.

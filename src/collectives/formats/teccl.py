@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import where
+from collectives.core.contracts import where
+from collectives.core.schedule import Ints, Schedule, ScheduleError, Step, owner
 from collectives.errors import short, unknown
-from collectives.schedule import Ints, Schedule, ScheduleError, Step, owner
 from collectives.units import runs
 
 # The largest files that are published have 2.4 MB, 12,000 flows, 34 nodes, 4,006 epochs.

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.compiled import compiled
+from collectives.core.schedule import Ints, Messages
 from collectives.machine import Machine, Protocol
-from collectives.schedule import Ints, Messages
 
 Floats = NDArray[np.float64]
 

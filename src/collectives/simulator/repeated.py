@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.compiled import compiled
-from collectives.schedule import Ints, Step
+from collectives.core.schedule import Ints, Step
 from collectives.simulator.kernel import BEGIN, END, Clocks, Floats, Links, protocol_of
 
 # A tile of so many rows is played for so many steps while its clocks are in the processor's cache.

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.compiled import compiled
+from collectives.core.schedule import Bools, Ints, Messages
 from collectives.machine import Machine
-from collectives.schedule import Bools, Ints, Messages
 from collectives.simulator.kernel import Floats, done_at, free_at, occupy
 from collectives.topology.graph import Graph, graph, ways
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from collectives.algorithms import build, is_own, takes
-from collectives.bounds import algbw, busbw
+from collectives.core.bounds import algbw, busbw
+from collectives.core.schedule import Schedule
 from collectives.machine import Machine
 from collectives.processes import workers
-from collectives.schedule import Schedule
 from collectives.simulator.simulation import Simulation, simulate
 from collectives.units import duration, format_bytes
 

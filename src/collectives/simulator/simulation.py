@@ -42,8 +42,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collectives.core.schedule import (
+    Ints,
+    Messages,
+    Schedule,
+    ScheduleError,
+    Step,
+    check_ranks_only,
+)
 from collectives.machine import Machine, Protocol
-from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step, check_ranks_only
 from collectives.simulator import kernel, routed
 from collectives.simulator.kernel import (
     Clocks,

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from collectives.core.schedule import Schedule, run
 from collectives.files import check_new_or_file, replace
 from collectives.machine import Machine
-from collectives.schedule import Schedule, run
 from collectives.simulator.simulation import Simulation, TimedMessages, simulate
 
 # Viewers fail with more messages than this.

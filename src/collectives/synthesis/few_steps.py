@@ -36,9 +36,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, ScheduleError, Step, reverse, then
+from collectives.core.schedule import Ints, Schedule, ScheduleError, Step, reverse, then
+from collectives.core.verify import verify
 from collectives.topology.graph import check_links, distances
-from collectives.verify import verify
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
 
     Raises ScheduleError for a message between two ranks that no link joins.
 
-    >>> from collectives.schedule import Step
+    >>> from collectives.core.schedule import Step
     >>> to_both = Schedule("broadcast", p=3, k=2, nsteps=1, make=lambda t: Step(0, [1, 2], 0, count=2), root=0)
     >>> rounds_of(to_both, np.array([[0, 1, 2], [1, 0, 0], [2, 0, 0]]))
     [2]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from collectives.schedule import Ints, Schedule, Step, reverse, then
+from collectives.core.schedule import Ints, Schedule, Step, reverse, then
+from collectives.core.verify import verify
 from collectives.topology.graph import check_links
-from collectives.verify import verify
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import block_array, coo_array, eye_array
 
+from collectives.core.schedule import Ints
 from collectives.machine import Machine
-from collectives.schedule import Ints
 from collectives.topology.graph import Graph, flow, graph, with_source
 
 BY_CUT = ("all_gather", "reduce_scatter", "broadcast", "reduce")

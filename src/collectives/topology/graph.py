@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collectives.core.schedule import Ints
 from collectives.machine import MAX_VERTICES, Machine
-from collectives.schedule import Ints
 
 NO_LINKS: Ints = np.zeros((0, 2), dtype=np.int64)
 

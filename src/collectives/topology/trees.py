@@ -17,8 +17,8 @@ from math import lcm
 
 import numpy as np
 
+from collectives.core.schedule import Ints, Schedule, Step, column, reverse, then
 from collectives.machine import Machine, machine
-from collectives.schedule import Ints, Schedule, Step, column, reverse, then
 from collectives.topology.bound import bound
 from collectives.topology.graph import Graph, Ways, flow, graph, ways, with_source
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from collectives.core.summation import ReductionTree, Summation
 from collectives.figures.style import Picture, Theme, mark
-from collectives.summation import ReductionTree, Summation
 from collectives_book.figures import kit
 
 

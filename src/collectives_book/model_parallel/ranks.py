@@ -18,8 +18,8 @@ from torch import distributed as dist
 from collectives.backends import backend, named
 from collectives.bench.report import gathered, report_rows, sent_bytes
 from collectives.bench.settings import Row
+from collectives.core.schedule import cut
 from collectives.launch.where import parse_where
-from collectives.schedule import cut
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives_book.model_parallel import pipeline
 from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, bubble, kept, now

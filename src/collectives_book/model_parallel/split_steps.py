@@ -12,9 +12,9 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends import backend
+from collectives.core.schedule import cut
+from collectives.core.traffic import traffic
 from collectives.engine.call import Call, Performed
-from collectives.schedule import cut
-from collectives.traffic import traffic
 from collectives_book.model_parallel.pipeline import now
 from collectives_book.model_parallel.tensor_parallel import AllReduce, Block, block
 from collectives_book.model_parallel.volume import ELEMENT, HIDDEN

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from collectives.schedule import cut
+from collectives.core.schedule import cut
 
 # Sums a contiguous tensor over all ranks, in place; what it returns is not used.
 AllReduce = Callable[[torch.Tensor], object]

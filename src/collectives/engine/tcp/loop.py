@@ -18,6 +18,7 @@ import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
 from collectives.compiled import compiled
+from collectives.core.schedule import Ints
 from collectives.engine.codec import decode_span, encode_spans
 from collectives.engine.kernels import combine, divide
 from collectives.engine.program import AHEAD
@@ -66,7 +67,6 @@ from collectives.engine.tcp.state import (
     LoopState,
     Records,
 )
-from collectives.schedule import Ints
 
 ARRAYS = len(Flat._fields) + len(LoopState._fields)
 # What `run` returns: the program is done; some time is over; somebody wants to connect; a

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collectives.core.schedule import Ints
 from collectives.engine.codec import CODEC
 from collectives.engine.handshake import HEADER
 from collectives.engine.kernels import KERNELS
@@ -24,7 +25,6 @@ from collectives.engine.program import (
     Wait,
     spans_of,
 )
-from collectives.schedule import Ints
 
 Records = Any  # structured arrays: in compiled code, fields are attributes of their elements
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build, names
-from collectives.interpret import apply, run
-from collectives.schedule import Schedule, Step
-from collectives.summation import IDENTITY, ReductionTree, bound, is_alike, summation
+from collectives.core.interpret import apply, run
+from collectives.core.schedule import Schedule, Step
+from collectives.core.summation import IDENTITY, ReductionTree, bound, is_alike, summation
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 32, 33)
 REDUCING = [(of, name) for of in ("all_reduce", "reduce", "reduce_scatter") for name in names(of)]

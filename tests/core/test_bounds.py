@@ -8,7 +8,7 @@ import pytest
 from collectives import simulate
 from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, build
 from collectives.autotune import bound
-from collectives.bounds import (
+from collectives.core.bounds import (
     algbw,
     busbw,
     height,
@@ -18,7 +18,7 @@ from collectives.bounds import (
     segmented_ring_seconds,
     star_seconds,
 )
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine, presets
 
 COLLECTIVES = list(CONTRACTS)

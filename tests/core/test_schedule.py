@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import ALGORITHMS
-from collectives.schedule import (
+from collectives.core.schedule import (
     Schedule,
     ScheduleError,
     Step,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.interpret import apply
-from collectives.schedule import ScheduleError, Step
+from collectives.core.interpret import apply
+from collectives.core.schedule import ScheduleError, Step
 
 
 def plainly(step: Step, state: np.ndarray) -> np.ndarray:

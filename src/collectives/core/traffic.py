@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule
+from collectives.core.schedule import Ints, Schedule
 
 
 class Traffic(NamedTuple):

@@ -578,7 +578,7 @@ def check_ranks_only(schedule: Schedule, what: str) -> None:
     >>> check_ranks_only(Schedule("all_reduce", p=4, k=1, nsteps=0, make=Step, switches=1), "a back end")
     Traceback (most recent call last):
         ...
-    collectives.schedule.ScheduleError: switches of a schedule: got 1, expected none for a back end
+    collectives.core.schedule.ScheduleError: switches of a schedule: got 1, expected none for a back end
     """
     if schedule.switches:
         raise ScheduleError(

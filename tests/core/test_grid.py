@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import build, executable, variants
-from collectives.grid import MAX_CELL, MAX_RANKS, MAX_STEPS, grid, parse_grid
-from collectives.schedule import Schedule, ScheduleError, Step
-from collectives.verify import verify
+from collectives.core.grid import MAX_CELL, MAX_RANKS, MAX_STEPS, grid, parse_grid
+from collectives.core.schedule import Schedule, ScheduleError, Step
+from collectives.core.verify import verify
 
 
 def ring(p: int, nsteps: int) -> Schedule:

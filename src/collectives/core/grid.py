@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
-from collectives.contracts import CONTRACTS
-from collectives.schedule import Schedule, ScheduleError, Step, parts, run, sign
+from collectives.core.contracts import CONTRACTS
+from collectives.core.schedule import Schedule, ScheduleError, Step, parts, run, sign
 
 MAX_STEPS, MAX_RANKS, MAX_CELL = 24, 12, 160
 
@@ -148,7 +148,7 @@ def parse_grid(
     >>> parse_grid("step | rank 0 | rank 1\n 0 | +0<7 |", collective="all_reduce", p=2)
     Traceback (most recent call last):
         ...
-    collectives.schedule.ScheduleError: line 2, column 9: got '7', expected another rank, 0 to 1
+    collectives.core.schedule.ScheduleError: line 2, column 9: got '7', expected another rank, 0 to 1
     """
     if collective not in CONTRACTS:
         raise ScheduleError(

@@ -3,8 +3,8 @@
 import pytest
 
 from collectives.algorithms import ALGORITHMS, build
-from collectives.schedule import Schedule, Step
-from collectives.traffic import traffic
+from collectives.core.schedule import Schedule, Step
+from collectives.core.traffic import traffic
 
 
 def counted(schedule: Schedule, n: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.schedule import Ints, Schedule, ScheduleError, Step
+from collectives.core.schedule import Ints, Schedule, ScheduleError, Step
 
 State = NDArray[Any]
 Combine = Callable[[Any, Any], Any]

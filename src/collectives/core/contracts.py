@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.schedule import PARTS, Bools, Ints, Schedule, ScheduleError, owner
+from collectives.core.schedule import PARTS, Bools, Ints, Schedule, ScheduleError, owner
 
 Counts = NDArray[np.uint8]
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.core.schedule import Ints, Schedule, Step
 from collectives.errors import unknown
-from collectives.schedule import Ints, Schedule, Step
 
 # A rounding changes a value by at most this share of it: half the distance between 1 and the next
 # number.

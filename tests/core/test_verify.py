@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import ALGORITHMS, build
-from collectives.schedule import Schedule, ScheduleError, Step
-from collectives.verify import exact, verify
+from collectives.core.schedule import Schedule, ScheduleError, Step
+from collectives.core.verify import exact, verify
 from sweep import each
 
-MODULE = sys.modules["collectives.verify"]  # its name in the package is the function
+MODULE = sys.modules["collectives.core.verify"]  # its name in the package is the function
 Fault = Callable[[Step], Step]
 
 

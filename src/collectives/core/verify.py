@@ -29,10 +29,10 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import Counts, add_counts, after, before, cells, contract, where
-from collectives.grid import grid
-from collectives.interpret import Combine, apply
-from collectives.schedule import Bools, Ints, Schedule, ScheduleError, Step
+from collectives.core.contracts import Counts, add_counts, after, before, cells, contract, where
+from collectives.core.grid import grid
+from collectives.core.interpret import Combine, apply
+from collectives.core.schedule import Bools, Ints, Schedule, ScheduleError, Step
 from collectives.units import many
 
 Fingerprints = NDArray[np.uint64]
@@ -75,7 +75,7 @@ def verify(schedule: Schedule) -> None:
     >>> verify(twice)
     Traceback (most recent call last):
         ...
-    collectives.schedule.ScheduleError: reduce on 2 ranks, 1 chunk, 2 steps: rank 0 holds chunk 0 of rank 1 2
+    collectives.core.schedule.ScheduleError: reduce on 2 ranks, 1 chunk, 2 steps: rank 0 holds chunk 0 of rank 1 2
     times, not 1 step | rank 0 | rank 1
        0 | +0<1   |
        1 | >+0<1< |          <-- counted again here

@@ -9,7 +9,7 @@ from heapq import heappush, heapreplace
 from math import sqrt
 from typing import NamedTuple
 
-from collectives.contracts import CONTRACTS
+from collectives.core.contracts import CONTRACTS
 
 
 class Cost(NamedTuple):
