@@ -100,13 +100,48 @@ def choose(
     """
     on, nbytes = on or named_machine(DEFAULT), 0 if splits else nbytes
     names = candidates(collective, splits) if algorithm == "auto" else [current_name(algorithm)]
-    predict = (
-        _simulated
-        if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS
-        else _predicted
-    )
-    predicted = (predict(collective, name, p, nbytes, segments, on) for name in names)
+    if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS:
+        return _fastest_simulated(collective, names, p, nbytes, segments, on)
+    predicted = [_predicted(collective, name, p, nbytes, segments, on) for name in names]
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))
+
+
+def _fastest_simulated(
+    collective: str, names: list[str], p: int, nbytes: int, segments: int | None, on: Machine
+) -> Choice:
+    """Return the fastest of these algorithms, and of the plans by levels where all algorithms are asked for.
+
+    An algorithm whose closed form, without latencies and with the best links, is longer than the
+    fastest one so far is not simulated. Of equal times an algorithm counts before a plan.
+    """
+    plan = None
+    if len(names) > 1 and segments is None:
+        plan = _fastest_plan(collective, p, nbytes, on)
+    least = math.inf if plan is None or plan.seconds is None else plan.seconds
+    choices = []
+    for name in names:
+        if _least_seconds(collective, name, p, nbytes, on) <= least:
+            choice = _simulated(collective, name, p, nbytes, segments, on)
+            choices.append(choice)
+            least = min(least, choice.seconds or 0.0)
+    if plan is not None:
+        choices.append(plan)
+    return min(choices, key=lambda choice: _rounded(choice.seconds or 0.0))
+
+
+def _fastest_plan(collective: str, p: int, nbytes: int, on: Machine) -> Choice | None:
+    from collectives.search import fastest_plan  # needs numba
+
+    found = fastest_plan(collective, p, nbytes, on)
+    return Choice(str(found.plan), 1, found.simulation.seconds) if found else None
+
+
+def _least_seconds(collective: str, name: str, p: int, nbytes: int, on: Machine) -> float:
+    """Return seconds that an algorithm takes at least: overheads and bytes of its busiest port, by the best links."""
+    known, link = ALGORITHMS[collective, name], _best_link(on, p)
+    if known.cost is None or known.inside or p < 2:
+        return 0.0
+    return known.cost(p).seconds(nbytes, link.overhead, link.beta)
 
 
 def choose_for_call(

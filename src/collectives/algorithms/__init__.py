@@ -20,6 +20,9 @@ from collectives.algorithms import (
 )
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
+from collectives.algorithms.levels import by_plan
+from collectives.algorithms.levels import is_plan as is_plan
+from collectives.algorithms.levels import parse_plan as parse_plan
 from collectives.codecs import CODECS, current_name, split
 from collectives.core import bounds
 from collectives.core.bounds import Cost, Pipeline, height, share
@@ -260,13 +263,14 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """Return the schedule of a named algorithm, built with those ``options`` (``root``, ``segments``, …) that it takes.
 
-    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or
-    trees packed into the links of a machine, as ``packed_trees@dgx1``
-    (`collectives.topology.trees`). A codec may follow each of them, as in ``ring/mxint8``, and a
-    name of an earlier version is read as the present one (`collectives.codecs`). Raises ValueError
-    for an unknown name, saying which are known, for more ranks or chunks than memory allows
-    (`collectives.units`), and where the file's schedule is one for another collective or number of
-    ranks. Raises ScheduleError where your function fails, or the program is wrong.
+    ``algorithm`` may also be a plan by levels, as ``direct8/ring12*4`` (`levels`), one of your own,
+    as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the links of a machine, as
+    ``packed_trees@dgx1`` (`collectives.topology.trees`). A codec may follow each of them, as in
+    ``ring/mxint8``, and a name of an earlier version is read as the present one
+    (`collectives.codecs`). Raises ValueError for an unknown name, saying which are known, for more
+    ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one
+    for another collective or number of ranks. Raises ScheduleError where your function fails, or
+    the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
@@ -286,7 +290,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
             f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}"
         )
     _check_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
-    return replace(schedule, codec=codec) if codec else schedule
+    return replace(schedule, codec=codec, name=split(current_name(algorithm))[0])
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:
@@ -327,6 +331,8 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
             f"codec of {collective}: got {codec}, expected none: only an all_reduce has one"
         )
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
+    if make is None and is_plan(name):
+        return by_plan(collective, name)
     if make is None and is_for_links(name):
         from collectives.topology.trees import on_links  # needs scipy
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectives import units
 from collectives.cli import TIMEOUT, Verb, add_json, out, out_row, seconds, size, whole
+from collectives.cli.fastest import print_fastest
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, save
 from collectives.core.bounds import busbw
 from collectives.core.contracts import REDUCING
@@ -43,6 +44,11 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})"
     )
     parser.add_argument(
+        "--best",
+        action="store_true",
+        help="no ALGORITHM: search for the fastest, among plans by levels and all names",
+    )
+    parser.add_argument(
         "--trace",
         metavar="FILE.json",
         help="every message, for chrome://tracing or ui.perfetto.dev",
@@ -57,6 +63,9 @@ def _simulate(arguments: argparse.Namespace) -> None:
     from collectives.simulator.scaling import Case, line, row, schedule
     from collectives.simulator.trace import trace
 
+    if arguments.best:
+        print_fastest(arguments)
+        return
     with limited(arguments, [arguments.collective, arguments.algorithm]):
         complete(arguments)
         names, on = (arguments.collective, arguments.algorithm), machine(arguments.machine)

@@ -20,10 +20,12 @@ from collectives.algorithms import (
     build,
     is_for_links,
     is_own,
+    is_plan,
     is_program,
     machine_of,
     names,
     own,
+    parse_plan,
     takes,
 )
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
@@ -105,7 +107,7 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], what: str) -> 
 
 
 def complete(arguments: argparse.Namespace) -> None:
-    """Fill in what FILE.xml or packed_trees@MACHINE says.
+    """Fill in what FILE.xml, a plan or packed_trees@MACHINE says.
 
     Raises ValueError for no algorithm, and its wrong options.
     """
@@ -124,6 +126,8 @@ def complete(arguments: argparse.Namespace) -> None:
         program = own(arguments.algorithm)(RANKS)
         arguments.collective = arguments.collective or program.collective
         arguments.ranks = arguments.ranks or program.p
+    elif is_plan(arguments.algorithm) and arguments.ranks is None:
+        arguments.ranks = parse_plan(arguments.algorithm, arguments.collective).p
     elif is_for_links(arguments.algorithm) and arguments.ranks is None:
         from collectives.machine import machine
 

@@ -325,6 +325,8 @@ class Schedule:
     that is sent is rounded to it first, at its sender, too, and so is every result. Without one
     they travel as they are.
 
+    ``name`` is the algorithm's, or the plan's. A simulation takes the machine's protocols for it.
+
     Raises ScheduleError if a number is invalid or a step is not a `Step`.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
@@ -343,6 +345,7 @@ class Schedule:
     repeats: tuple[range, ...] = ()
     switches: int = 0
     codec: str | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         for name in ("p", "k", "nsteps", "ranks_per_node", "root", "switches"):

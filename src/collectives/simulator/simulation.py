@@ -37,7 +37,7 @@ for alpha.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +68,9 @@ from collectives.simulator.routed import routed_clocks, routed_links
 
 # Clocks by (rank, chunk) need 8 bytes each: 2 GiB.
 MAX_CELLS = 1 << 28
+
+# Rows of a schedule that are kept while it is simulated with one protocol after the other.
+MAX_KEPT_ROWS = 1 << 20
 
 
 class TimedMessages(NamedTuple):
@@ -116,8 +119,8 @@ def simulate(
     The module's docstring describes the model.
 
     The result equals that of a plain loop over all messages with ``start = max(data, ports, shared
-    links)``. ``algorithm`` selects the machine's protocols for that name. ``on_step`` sees the
-    messages of every step.
+    links)``. ``algorithm`` selects the machine's protocols for that name, by default the
+    schedule's own. ``on_step`` sees the messages of every step.
 
     Raises ValueError if n is negative, if the ranks neither fill the machine's nodes nor are a part
     of one, and if the clocks need more than 2 GiB; ScheduleError if a step differs from the one
@@ -146,15 +149,34 @@ def simulate(
         )
     if machine.links:
         return _routed(schedule, machine, n, on_step)
-    settings = [
-        _setting(schedule, machine, n, protocols) for protocols in machine.choices(algorithm, n)
-    ]
+    choices = machine.choices(algorithm or schedule.name, n)
+    if len(choices) > 1 and not schedule.repeats:
+        schedule = _with_kept_steps(schedule)
+    settings = [_setting(schedule, machine, n, protocols) for protocols in choices]
     if on_step is None:
         return min(map(_silent, settings), key=lambda result: result.seconds)
     setting = (
         min(settings, key=lambda each: _silent(each).seconds) if len(settings) > 1 else settings[0]
     )
     return _result(setting, *_run(setting, on_step, by_cell=True))
+
+
+def _with_kept_steps(schedule: Schedule) -> Schedule:
+    """Return the schedule with its steps made once, as long as they have few rows."""
+    kept: dict[int, Step] = {}
+    rows = 0
+
+    def make(t: int) -> Step:
+        nonlocal rows
+        if t in kept:
+            return kept[t]
+        step = _in_order(schedule, schedule.step(t))
+        rows += len(step)
+        if rows <= MAX_KEPT_ROWS:
+            kept[t] = step
+        return step
+
+    return replace(schedule, make=make)
 
 
 def _silent(setting: _Setting) -> Simulation:
@@ -241,7 +263,7 @@ def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Cloc
 
     def play(step: Step) -> Messages:
         nonlocal scratch, largest
-        step = step if schedule.one_port else _sorted(step)
+        step = _in_order(schedule, step)
         if len(step) > len(scratch.first):
             scratch = new_scratch(schedule.participants, links, rows=2 * len(step))
         sent, rows = step.messages(setting.edges), (step.chunk, step.count, step.add)
@@ -274,8 +296,10 @@ def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Cloc
     return clocks, largest
 
 
-def _sorted(step: Step) -> Step:
-    """Sort rows by sender and receiver, because the order of the sums at a shared port shows in the last bits."""
+def _in_order(schedule: Schedule, step: Step) -> Step:
+    """Sort rows by sender and receiver where they may share a port: the order of its sums shows in the last bits."""
+    if schedule.one_port or (np.diff(step.src * schedule.participants + step.dst) >= 0).all():
+        return step
     order = np.lexsort((step.dst, step.src))
     return Step(*(getattr(step, name)[order] for name in Step.__slots__))
 
