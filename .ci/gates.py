@@ -17,7 +17,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from collectives.algorithms import ALGORITHMS, PACKED
-from collectives.codecs import current_name, split
+from collectives.renamed import current_name
 from collectives_book import computed, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,7 +86,7 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     settings = json.loads(path.read_text(encoding="utf8")).get("settings", [])
     names = {"auto", PACKED, *(name for _, name in ALGORITHMS)}
     measured = {
-        split(current_name(name))[0].partition("@")[0]
+        current_name(name).partition("@")[0]
         for each in settings
         for name in each.get("algorithms", ())
     }

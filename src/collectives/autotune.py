@@ -22,10 +22,10 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from collectives.algorithms import ALGORITHMS, Algorithm, candidates
-from collectives.codecs import current_name
 from collectives.core.bounds import default_node, lower_bound, star_seconds
 from collectives.core.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine, presets
+from collectives.renamed import current_name
 
 VARIABLE = "COLLECTIVES_MACHINE"
 

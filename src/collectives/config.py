@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from collectives.codecs import current_name
 from collectives.errors import short, unknown
+from collectives.renamed import current_name
 from collectives.units import (
     TYPED_BYTES,
     TYPED_RATE,

@@ -49,7 +49,6 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from collectives.codecs import current_name
 from collectives.config import (
     FILE,
     AlgorithmName,
@@ -62,6 +61,7 @@ from collectives.config import (
     read_yaml,
 )
 from collectives.errors import explain, short, unknown
+from collectives.renamed import current_name
 from collectives.schemas import VERSION, version_of
 
 MAX_VERTICES = 1024

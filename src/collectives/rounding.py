@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 from math import fsum, inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives import codecs
 from collectives.core.schedule import Schedule, owner
 from collectives.core.summation import ROUNDINGS, ReductionTree, Summation, bound, summation
 from collectives.errors import unknown
@@ -27,7 +27,7 @@ ELEMENTS = 1000  # in a sample of random data
 class Measured(NamedTuple):
     """Errors as shares of the RMS (root mean square) of the exact sums: RMS in the median sample, and the worst.
 
-    There is no ``bound`` for a codec other than float32.
+    There is no ``bound`` for messages in a codec other than float32.
     """
 
     depth: int
@@ -38,16 +38,19 @@ class Measured(NamedTuple):
     worst: float
 
 
-def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
+def measure(
+    schedule: Schedule, dtype: str, samples: list[Floats], codec: str | None = None
+) -> Measured:
     """Measure the errors of a schedule's sums of ``samples``, of shape (p, elements), rounded to ``dtype`` first.
 
     Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce`
-    does. In a schedule with a codec what is sent is rounded to that, sums are float32, and the
-    result is rounded to both at the end. Errors are those of the first chunk and the last, on the
+    does. With a ``codec`` of `collectives.codecs` messages have its format: what a rank sends is
+    rounded to it, in its own buffer, too, sums are float32, and the result is rounded to the codec
+    and to ``dtype``. No back end of ours sends such messages. Errors are those of the first chunk and the last, on the
     rank that ends with them. ``bound`` is for a sum without cancellation: a share of the sum of
     absolute values.
 
-    Raises ValueError for a collective that does not add, an unknown dtype, float64 with a codec,
+    Raises ValueError for a collective that does not add, an unknown dtype or codec, float64 with a codec,
     samples of another shape, and samples whose exact sums are all zero or not finite. Source of the
     exact sums: `math.fsum`. Cost: p * elements additions a sample and chunk.
 
@@ -56,14 +59,15 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     >>> found.depth, 0.008 < found.rms < 0.012
     (63, True)
     """
-    _check(schedule, dtype, samples)
+    _check(schedule, dtype, samples, codec)
+    once, coded = _adds_once(dtype, codec), codec is not None
     sums = [
-        summation(schedule, chunk, once=_once(schedule, dtype))
+        summation(schedule, chunk, once=once, rounds_messages=coded)
         for chunk in sorted({0, schedule.k - 1})
     ]
     depth = max(int(each.depth[_rank(schedule, each), 0]) for each in sums)
     errors, scales = zip(
-        *(_errors(schedule, sums, dtype, sample) for sample in samples), strict=True
+        *(_errors(schedule, sums, dtype, codec, sample) for sample in samples), strict=True
     )
     if not all(0 < scale < inf for scale in scales):
         raise ValueError(
@@ -77,77 +81,7 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     worst = max(
         float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True)
     )
-    limit: float | None = bound(depth, dtype)
-    if schedule.codec:
-        is_exact = schedule.codec == "float32"
-        limit = (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1 if is_exact else None
-    return Measured(depth, limit, median, low, high, worst)
-
-
-def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
-    """Return the sums of an all-reduce of ``values``, shape (p, n), rounded to ``dtype`` first.
-
-    Equals `collectives.all_reduce` bit for bit on rank 0, in one process; shape (n,), float32
-    (float64 of float64). Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions,
-    and once a schedule its tree.
-
-    >>> from collectives.algorithms import build
-    >>> total(build("all_reduce", "ring/mxint8", 2), np.array([[1.0, 2.0], [1.0, 1.0]]), "float32").tolist()
-    [2.0, 3.0]
-    """
-    _check(schedule, dtype, [values])
-    edges, n = schedule.cut(values.shape[1]), values.shape[1]
-    given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
-    sent = [np.stack([_sent(schedule.codec)(each) for each in given])] if schedule.codec else []
-    rows = np.concatenate([given, *sent])
-    sums: Floats = np.empty_like(given[0])
-    for tree, chunks in _shapes(schedule, _once(schedule, dtype)):
-        pieces = [rows[leaves, edges[c] : edges[c + 1]] for c, leaves in chunks.items()]
-        added = _value(
-            schedule, tree, len(tree.operands) - 1, dtype, np.concatenate(pieces, axis=1)
-        )
-        ends = np.cumsum([piece.shape[1] for piece in pieces])[:-1]
-        for c, part in zip(chunks, np.split(added, ends), strict=True):
-            sums[edges[c] : edges[c + 1]] = part
-    whole: Floats = sums[:n]
-    return whole
-
-
-@lru_cache(maxsize=16)
-def _shapes(schedule: Schedule, once: bool) -> list[tuple[ReductionTree, dict[int, list[int]]]]:
-    """Return rank 0's trees of additions that differ in more than their leaves, and the leaves of their chunks.
-
-    A leaf is r for what rank r contributes, and p + r for that as it is sent.
-    """
-    found: dict[tuple[tuple[int, ...], ...], tuple[ReductionTree, dict[int, list[int]]]] = {}
-    whole = summation(schedule, once=once)
-    for chunk, node in enumerate(whole.node[0].tolist()):
-        tree, leaves = _relabelled(whole.tree, node, schedule.p)
-        found.setdefault(tuple(tree.operands), (tree, {}))[1][chunk] = leaves
-    return list(found.values())
-
-
-def _relabelled(tree: ReductionTree, top: int, p: int) -> tuple[ReductionTree, list[int]]:
-    """Return the tree with its leaves numbered in the order of their additions, and the leaves that they were."""
-    inner = [number for number in tree.sums_below(top) if _leaf(tree, number, p) is None]
-    below = [_leaf(tree, node, p) for number in inner for node in tree.operands[number]] or [
-        _leaf(tree, top, p)
-    ]
-    leaves = [*dict.fromkeys(leaf for leaf in below if leaf is not None)]
-    new, names = ReductionTree(len(leaves)), dict[int, int]()
-    for number in inner:
-        found = [(_leaf(tree, node, p), node) for node in tree.operands[number]]
-        operands = [names[node] if leaf is None else leaves.index(leaf) for leaf, node in found]
-        names[number] = new.add(operands) if len(operands) > 1 else new.send(operands[0])
-    return new, leaves
-
-
-def _leaf(tree: ReductionTree, node: int, p: int) -> int | None:
-    """Return the number of a leaf, None for a sum."""
-    operands = tree.operands[node]
-    if not operands:
-        return node
-    return p + operands[0] if len(operands) == 1 and operands[0] < p else None
+    return Measured(depth, _bound(depth, dtype, codec), median, low, high, worst)
 
 
 def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
@@ -179,30 +113,37 @@ def rounded(values: Floats, dtype: str) -> Floats:
     >>> rounded(np.array([1.00390625, 1.01171875]), "bfloat16").tolist()  # both are half way
     [1.0, 1.015625]
     """
-    if dtype != "bfloat16":
-        return values.astype(dtype).astype(np.float64 if dtype == "float64" else np.float32)
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    up = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return np.where(
-        np.isfinite(values), (up & np.uint32(0xFFFF0000)).view(np.float32), values
-    ).astype(np.float32)
+    if dtype == "float64":
+        return values.astype(np.float64)
+    return codecs.rounded(dtype, values.ravel()).reshape(values.shape)
 
 
-def _once(schedule: Schedule, dtype: str) -> bool:
-    """Return True if a sum of several is rounded once a step."""
-    return dtype in HALF and not schedule.codec
+def _bound(depth: int, dtype: str, codec: str | None) -> float | None:
+    """Return the largest error of a sum, or None if its messages are rounded to a coarser codec than float32."""
+    if codec is None:
+        return bound(depth, dtype)
+    if codec == "float32":
+        return (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1
+    return None
 
 
-def _check(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
+def _adds_once(dtype: str, codec: str | None) -> bool:
+    """Return True if a sum of several is rounded once a step: half types, which travel as they are."""
+    return dtype in HALF and codec is None
+
+
+def _check(schedule: Schedule, dtype: str, samples: list[Floats], codec: str | None) -> None:
     if schedule.collective not in REDUCING:
         raise ValueError(
             f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}"
         )
     if dtype not in ROUNDINGS:
         raise ValueError(unknown("dtype", dtype, list(ROUNDINGS)))
-    if schedule.codec and dtype == "float64":
+    if codec is not None and codec not in codecs.CODECS:
+        raise ValueError(unknown("codec", codec, list(codecs.CODECS)))
+    if codec and dtype == "float64":
         raise ValueError(
-            f"dtype of a sum with the codec {schedule.codec}: got float64, expected float32 or a half type"
+            f"dtype of a sum with the codec {codec}: got float64, expected float32 or a half type"
         )
     for sample in samples:
         if sample.ndim != 2 or len(sample) != schedule.p or not sample.size:
@@ -219,7 +160,7 @@ def _rank(schedule: Schedule, of: Summation) -> int:
 
 
 def _errors(
-    schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats
+    schedule: Schedule, sums: list[Summation], dtype: str, codec: str | None, sample: Floats
 ) -> tuple[Floats, float]:
     """Return the errors of all chunks' sums of one sample, and the RMS of the exact ones."""
     values = rounded(sample, dtype)
@@ -227,27 +168,20 @@ def _errors(
     found = []
     for each in sums:
         node = int(each.node[_rank(schedule, each), 0])
-        found.append(_value(schedule, each.tree, node, dtype, values).astype(np.float64) - exact)
+        found.append(_value(each.tree, node, dtype, codec, values).astype(np.float64) - exact)
     return np.concatenate(found), float(np.sqrt((exact**2).mean()))
 
 
-def _value(
-    schedule: Schedule, tree: ReductionTree, node: int, dtype: str, values: Floats
-) -> Floats:
+def _value(tree: ReductionTree, node: int, dtype: str, codec: str | None, values: Floats) -> Floats:
     """Return a node's value as a rank ends with it."""
-    if _once(schedule, dtype):
-        sums: Floats = tree.evaluate(node, values, lambda each: rounded(each, dtype))
+
+    def to_dtype(sums: Floats) -> Floats:
+        return rounded(sums, dtype)
+
+    def to_codec(sums: Floats) -> Floats:
+        return codecs.rounded(codec, sums) if codec else sums
+
+    if _adds_once(dtype, codec):
+        sums: Floats = tree.evaluate(node, values, to_dtype)
         return sums
-    sent = _sent(schedule.codec) if schedule.codec else lambda each: each
-    return rounded(tree.evaluate(node, values, sent=sent), dtype)
-
-
-def _sent(codec: str) -> Callable[[Floats], Floats]:
-    """Return the function that rounds numbers to a codec."""
-    import torch
-
-    from collectives.engine.codec import rounded as rounded_to_codec
-
-    return lambda values: rounded_to_codec(
-        codec, torch.from_numpy(np.ascontiguousarray(values))
-    ).numpy()
+    return to_dtype(tree.evaluate(node, values, sent=to_codec))

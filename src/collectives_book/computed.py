@@ -34,8 +34,6 @@ SIMULATED = (
 ROUNDED = (
     "collectives/algorithms",
     "collectives/codecs.py",
-    "collectives/engine/codec.py",
-    "collectives/engine/kernels.py",
     "collectives/rounding.py",
     "collectives/core/schedule.py",
     "collectives/core/summation.py",

@@ -6,7 +6,6 @@
 from typing import Any
 
 from collectives.algorithms import build
-from collectives.codecs import CODECS
 from collectives.rounding import measure, samples
 
 
@@ -18,10 +17,7 @@ def computed_rows() -> list[dict[str, Any]]:
     ]
     asked += [(name, 1024, "normal", "bfloat16") for name in ("tree", "halving_doubling")]
     asked += [(name, 1024, "positive", "bfloat16") for name in (*ways, "tree", "halving_doubling")]
-    asked += [("ring/float32", p, "normal", "bfloat16") for p in (64, 256)]
     asked += [("ring", 256, "normal", "float16"), ("two_shot", 64, "normal", "bfloat16")]
-    sent = ("ring", "ring/mxint8", "two_shot", *(f"two_shot/{codec}" for codec in CODECS))
-    asked += [(name, 64, "normal", "float32") for name in sent]
     return [_rounded(*each) for each in asked]
 
 

@@ -42,7 +42,6 @@ from collectives_course.world import Channel, UsageMeter, Used
 
 # What a rank imports of this library, and students may: no algorithm, no grader.
 INSIDE = (
-    "collectives/codecs.py",
     "collectives/core/contracts.py",
     "collectives/core/grid.py",
     "collectives/core/interpret.py",

@@ -124,7 +124,7 @@ def test_several_runs_are_each_beside_the_first_in_80_columns() -> None:
     """Names, sizes, times and ratios are as wide as they get."""
     wide = {
         "collective": "reduce_scatter",
-        "algorithm": "multi_channel_ring/mxint8",
+        "algorithm": "hierarchical_multi_channel",
         "backend": "p2p_nccl",
     }
     runs = [

@@ -73,13 +73,16 @@ def sent_and_run(schedule: Schedule) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", [each for each in names("all_reduce") if each != "in_network"])
-def test_with_a_wire_every_term_that_is_sent_is_rounded_at_its_sender_too(name: str) -> None:
+def test_with_rounded_messages_every_term_that_is_sent_is_rounded_at_its_sender_too(
+    name: str,
+) -> None:
     for p in (1, 2, 5, 8, 13):
-        schedule = build("all_reduce", f"{name}/bfloat16", p, segments=2)
-        expected, found = sent_and_run(schedule), summation(schedule)
+        schedule = build("all_reduce", name, p, segments=2)
+        expected, found = sent_and_run(schedule), summation(schedule, rounds_messages=True)
         pairs = set(zip(expected.ravel(), found.node.ravel().tolist(), strict=True))
         assert len(pairs) == len({text for text, _ in pairs}) == len({term for _, term in pairs})
-        assert is_alike(schedule) or (name, p) in {("swing_doubling", 8), ("swing_doubling", 13)}
+        is_alike_everywhere = bool((found.node == found.node[0]).all())
+        assert is_alike_everywhere or (name, p) in {("swing_doubling", 8), ("swing_doubling", 13)}
 
 
 def test_the_depths_that_the_book_states() -> None:

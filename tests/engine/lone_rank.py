@@ -59,9 +59,6 @@ class Rank:
             self.tensor.ctypes.data,
             0,
             *kernels(None, torch.uint8),
-            0,
-            0,
-            0,
             *numbers,
         )
 

@@ -139,11 +139,6 @@ def test_a_name_cannot_leave_its_attribute() -> None:
             "rccl",
             "root: got 2, expected 0, because MSCCL XML names no root",
         ),
-        (
-            ("all_reduce", "ring/mxint8", 3, {}),
-            "rccl",
-            "codec: got mxint8, expected none, because MSCCL XML names no",
-        ),
         (("all_reduce", "ring", 400, {}), "rccl", "chunks that move: got more than 262,144"),
     ],
 )

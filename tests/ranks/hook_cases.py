@@ -21,10 +21,6 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         apart = torch.tensor(distance(algorithm, rank, p))
         dist.all_reduce(apart, op=dist.ReduceOp.MAX)
         report({"case": algorithm, "apart": apart.item()})
-    feedback = hook("two_shot/mxfp4", error_feedback=True)
-    apart = torch.tensor([trained(feedback, rank, p), trained(hook("two_shot/mxfp4"), rank, p)])
-    dist.all_reduce(apart, op=dist.ReduceOp.MAX)
-    report({"case": "feedback", "apart": apart.tolist()})
     report({"case": "rnig", "said": refused(rank)})
 
 
@@ -52,29 +48,6 @@ def distance(algorithm: str, rank: int, p: int) -> float:
             optimizer.step()
     pairs = zip(alone.parameters(), ours.parameters(), strict=True)
     return max(float((one - other).abs().max()) for one, other in pairs)
-
-
-def trained(average: Any, rank: int, p: int) -> float:
-    """How far 30 small steps with a codec lead from those of one process.
-
-    Infinite where replicas differ.
-    """
-    alone, ours = model(), DistributedDataParallel(model(), bucket_cap_mb=1e-4)  # type: ignore[arg-type]
-    ours.register_comm_hook(None, average)
-    rows = slice(rank * ROWS, (rank + 1) * ROWS)
-    for each, part in ((alone, slice(None)), (ours, rows)):
-        optimizer = torch.optim.SGD(each.parameters(), lr=0.02)
-        for _ in range(30):
-            optimizer.zero_grad()
-            each(batch(0, p)[part]).square().mean().backward()
-            optimizer.step()
-    flat, reference = (
-        torch.cat([w.detach().view(-1) for w in each.parameters()]) for each in (ours, alone)
-    )
-    gathered = [torch.empty_like(flat) for _ in range(p)]
-    dist.all_gather(gathered, flat)
-    alike = all(torch.equal(flat, other) for other in gathered)
-    return float((flat - reference).norm()) if alike else float("inf")
 
 
 def refused(rank: int) -> str:

@@ -44,7 +44,7 @@ COMMANDS = {
     "run": {
         f"{BENCH} p2p gloo": "gloo",
         "calibrate --repetitions 2": "network: {",
-        "error all_reduce ring/mxint8": "-",
+        "error all_reduce ring --codec mxint8": "-",
     },
     "pages": {"show broadcast two_tree -p 5 --svg picture": ""},
     "experiments": {RUN: ""},

@@ -42,24 +42,9 @@ def test_a_collective_without_that_algorithm_takes_auto() -> None:
     assert [bruck.of("all_to_all", 4, splits) for splits in (False, True)] == ["bruck", "auto"]
 
 
-def test_a_wire_carries_sums_of_floats_by_all_reduce_only() -> None:
-    options = Options("auto/mxint8")
-    assert [options.of("all_reduce", 4, floats=floats) for floats in (True, False)] == [
-        "auto/mxint8",
-        "auto",
-    ]
-    assert options.of("reduce_scatter", 4, floats=True) == "auto"
-    with pytest.raises(ValueError, match="algorithm: got 'ring/int8', expected auto or one of"):
-        Options("ring/int8")
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_group_rounds_floats_to_its_wire_and_leaves_integers_alone() -> None:
-    join(pg_options=Options("ring/mxfp4"))
-    floats, integers = torch.tensor([8.0, 1.1]), torch.tensor([8, 5])
-    dist.all_reduce(floats)
-    dist.all_reduce(integers)
-    assert (floats.tolist(), integers.tolist()) == ([8.0, 1.0], [8, 5])
+def test_a_name_with_a_slash_is_refused() -> None:
+    with pytest.raises(ValueError, match="algorithm: got 'two_shot/mxint8', expected auto or one"):
+        Options("two_shot/mxint8")
 
 
 def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -23,11 +23,11 @@ from collectives.algorithms.from_file import own as own
 from collectives.algorithms.levels import by_plan
 from collectives.algorithms.levels import is_plan as is_plan
 from collectives.algorithms.levels import parse_plan as parse_plan
-from collectives.codecs import CODECS, current_name, split
 from collectives.core import bounds
 from collectives.core.bounds import Cost, Pipeline, height, share
 from collectives.core.schedule import Schedule
-from collectives.errors import suggest, unknown
+from collectives.errors import suggest
+from collectives.renamed import current_name
 from collectives.units import MAX_CHUNKS, MAX_RANKS, MAX_RANKS_IN_PAIRS
 
 
@@ -265,17 +265,16 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
 
     ``algorithm`` may also be a plan by levels, as ``direct8/ring12*4`` (`levels`), one of your own,
     as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the links of a machine, as
-    ``packed_trees@dgx1`` (`collectives.topology.trees`). A codec may follow each of them, as in
-    ``ring/mxint8``, and a name of an earlier version is read as the present one
-    (`collectives.codecs`). Raises ValueError for an unknown name, saying which are known, for more
-    ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one
-    for another collective or number of ranks. Raises ScheduleError where your function fails, or
-    the program is wrong.
+    ``packed_trees@dgx1`` (`collectives.topology.trees`). A name of an earlier version is read as
+    the present one (`collectives.renamed`). Raises ValueError for an unknown name, saying which are
+    known, for more ranks or chunks than memory allows (`collectives.units`), and where the file's
+    schedule is one for another collective or number of ranks. Raises ScheduleError where your
+    function fails, or the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
     """
-    make, codec = _function(collective, algorithm), split(algorithm)[1]
+    make = _function(collective, algorithm)
     _check_at_most("ranks", p, MAX_RANKS)
     if p > MAX_RANKS_IN_PAIRS and _is_in_pairs(make):
         _check_at_most(
@@ -290,7 +289,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
             f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}"
         )
     _check_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
-    return replace(schedule, codec=codec, name=split(current_name(algorithm))[0])
+    return replace(schedule, name=current_name(algorithm))
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:
@@ -306,13 +305,12 @@ def takes(collective: str, algorithm: str, option: str) -> bool:
 
 def is_own(algorithm: str) -> bool:
     """Return True if this names a schedule of the user's own: ``file.py:function`` or ``file.xml``."""
-    name = split(algorithm)[0]
-    return ".py:" in name or name.endswith(".py") or is_program(name)
+    return ".py:" in algorithm or algorithm.endswith(".py") or is_program(algorithm)
 
 
 def is_for_links(algorithm: str) -> bool:
     """Return True if this names trees packed into a machine's links: ``packed_trees@dgx1`` (`topology.trees`)."""
-    return split(algorithm)[0].startswith(f"{PACKED}@")
+    return algorithm.startswith(f"{PACKED}@")
 
 
 def machine_of(algorithm: str) -> str:
@@ -321,15 +319,11 @@ def machine_of(algorithm: str) -> str:
     >>> machine_of("packed_trees@dgx1")
     'dgx1'
     """
-    return split(algorithm)[0].partition("@")[2]
+    return algorithm.partition("@")[2]
 
 
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
-    name, codec = split(current_name(algorithm))
-    if codec and collective != "all_reduce":
-        raise ValueError(
-            f"codec of {collective}: got {codec}, expected none: only an all_reduce has one"
-        )
+    name = current_name(algorithm)
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
     if make is None and is_plan(name):
         return by_plan(collective, name)
@@ -342,8 +336,6 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
             raise ValueError(
                 f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1"
             )
-        if "/" in name:
-            raise ValueError(unknown("codec", name.rpartition("/")[2], CODECS))
         known = [each for of, each in ALGORITHMS if of == collective]
         near = suggest(name, known) if known else suggest(collective, [of for of, _ in ALGORITHMS])
         raise ValueError(f"no algorithm {name!r} for {collective!r}; {_known(collective)}{near}")

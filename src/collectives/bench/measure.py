@@ -13,7 +13,6 @@ from collectives.bench.clocks import CLOCKS, back_to_back, clock_of
 from collectives.bench.data import reduced, share, values
 from collectives.bench.report import launched, report_rows
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
-from collectives.codecs import encoded_bytes, split
 from collectives.core.bounds import algbw, busbw
 from collectives.core.schedule import parts
 from collectives.engine.call import Call, Performed
@@ -300,7 +299,7 @@ def _row(
     del performed["machine"]
     return wanted.model_dump(include={"collective", "where", "ranks", "dtype", "op"}) | {
         **performed,
-        "auto": split(algorithm)[0] == "auto",
+        "auto": algorithm == "auto",
         "auto_by": did.machine
         and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
         "backend": name,
@@ -311,7 +310,6 @@ def _row(
         **interval_us(seconds),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
-        "bound_us": on
-        and round(bound(on, wanted.collective, p, encoded_bytes(n, nbytes, algorithm)) * 1e6, 3),
+        "bound_us": on and round(bound(on, wanted.collective, p, nbytes) * 1e6, 3),
         "wrong": wrong,
     }

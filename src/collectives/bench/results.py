@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectives.backends import BACKENDS, backend
-from collectives.codecs import current_name
 from collectives.digests import code, digest
 from collectives.errors import short
 from collectives.files import replace
+from collectives.renamed import current_name
 from collectives.schemas import VERSION, version_of
 
 if TYPE_CHECKING:

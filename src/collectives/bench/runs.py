@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collectives.bench.results import MAX_ENCODED, Record, read
 from collectives.bench.settings import Row
-from collectives.codecs import current_name
 from collectives.errors import explain, short, suggest
+from collectives.renamed import current_name
 
 # Where `collectives run` puts results, in the repository, and the folder of those that are
 # committed.

@@ -10,7 +10,6 @@ from collectives import units
 from collectives.algorithms import build, is_for_links, is_own
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, need_persistent, variables_for
-from collectives.codecs import CODECS, split
 from collectives.config import AlgorithmName
 from collectives.core.contracts import CONTRACTS
 from collectives.core.schedule import check_ranks_only, parts
@@ -107,7 +106,7 @@ class Settings(BaseModel):
             if self.persistent:
                 need_persistent(typed)
         for algorithm in self.algorithms:
-            if split(algorithm)[0] != "auto":
+            if algorithm != "auto":
                 may_change = is_own(algorithm) or is_for_links(algorithm)
                 prove = _prove if may_change else _prove_once
                 prove(self.collective, algorithm, self.ranks, self.root, self.segments)
@@ -116,16 +115,9 @@ class Settings(BaseModel):
         for name in dict(map(named, self.backends)):
             if missing := lacking(name, self.collective, self.op, self.dtype, self.in_place):
                 raise ValueError(missing)
-        if self.codecs() and (
-            self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")
-        ):
-            raise ValueError(
-                f"measurement with a codec: got {self.op} of {self.dtype}, expected sum of floats"
-            )
         if self.ranks > self.exact():
-            of = " or ".join([self.dtype, *self.codecs()])
             raise ValueError(
-                f"{of} counts exactly to {self.exact()} only, too few to check {self.ranks} ranks"
+                f"{self.dtype} counts exactly to {self.exact()} only, too few to check {self.ranks} ranks"
             )
         size = DTYPES[self.dtype][0]
         for nbytes in self.bytes:
@@ -140,13 +132,9 @@ class Settings(BaseModel):
         """Return settings that the launcher has checked and proved, so that no rank does it again."""
         return cls.model_construct(**given)
 
-    def codecs(self) -> list[str]:
-        """Return the codecs of the algorithms."""
-        return [codec for codec in (split(algorithm)[1] for algorithm in self.algorithms) if codec]
-
     def exact(self) -> int:
-        """Return the largest whole number to which the dtype and all codecs count without rounding."""
-        return min([DTYPES[self.dtype][1], *(CODECS[codec].exact for codec in self.codecs())])
+        """Return the largest whole number to which the dtype counts without rounding."""
+        return DTYPES[self.dtype][1]
 
     def configurations(self) -> list[tuple[str, str]]:
         """Return (backend, algorithm) in the rows' order: ours with each algorithm, a library's own or "default"."""

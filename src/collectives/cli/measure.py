@@ -11,7 +11,7 @@ from collectives import units
 from collectives.algorithms import build, is_program, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited, save
-from collectives.codecs import split
+from collectives.codecs import CODECS
 from collectives.core.contracts import REDUCING, ROOTED
 from collectives.errors import explain
 
@@ -264,8 +264,8 @@ def _error_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS)
     known = f"{', '.join(DTYPES)} (default bf16), or its whole name"
     parser.add_argument("--dtype", default="bf16", help=known)
-    text = "sums travel in float32 and are rounded once, at the end: short for the codec float32, as in ring/float32"
-    parser.add_argument("--accumulate", choices=["fp32"], help=text)
+    text = "format to which messages are rounded; sums are float32 (default: that of the tensor)"
+    parser.add_argument("--codec", choices=list(CODECS), help=text)
     parser.add_argument(
         "--data",
         default="normal",
@@ -291,13 +291,7 @@ def _error(arguments: argparse.Namespace) -> None:
         p, dtype = arguments.ranks or RANKS, DTYPES.get(arguments.dtype, arguments.dtype)
         data = list(samples(arguments.data, p, arguments.seeds))
         chosen = [arguments.algorithm] if arguments.algorithm else names(arguments.collective)
-        if arguments.accumulate and split(chosen[0])[1]:
-            raise ValueError(
-                f"--accumulate with a codec: got {chosen[0]}, expected {split(chosen[0])[0]}"
-            )
-        for number, name in enumerate(
-            f"{each}/float32" if arguments.accumulate else each for each in chosen
-        ):
+        for number, name in enumerate(chosen):
             options = [option for option in OPTIONS if takes(arguments.collective, name, option)]
             schedule = build(
                 arguments.collective,
@@ -305,7 +299,7 @@ def _error(arguments: argparse.Namespace) -> None:
                 p,
                 **{each: getattr(arguments, each) for each in options},
             )
-            found = measure(schedule, dtype, data)
+            found = measure(schedule, dtype, data, arguments.codec)
             if not number and not arguments.json:
                 out(HEAD)
             row = {
@@ -313,6 +307,7 @@ def _error(arguments: argparse.Namespace) -> None:
                 "algorithm": name,
                 "ranks": p,
                 "dtype": dtype,
+                "codec": arguments.codec,
             }
             most = "-" if found.bound is None else _percent(found.bound)
             shares = f"{most:>9} {_percent(found.rms):>9} {_percent(found.worst):>9}"

@@ -29,11 +29,11 @@ from collectives.algorithms import (
     takes,
 )
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
-from collectives.codecs import current_name
 from collectives.core.grid import grid
 from collectives.core.schedule import Schedule, Step
 from collectives.core.traffic import traffic
 from collectives.files import check_new_or_file, replace
+from collectives.renamed import current_name
 from collectives.units import many
 
 if TYPE_CHECKING:

@@ -30,8 +30,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from collectives.codecs import CODECS, FLOAT
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -321,10 +319,6 @@ class Schedule:
     chunk that it has not received is the whole chunk. Back ends execute on ranks only, so that such
     a schedule is proved, drawn and simulated, but not executed.
 
-    ``codec`` is the format in which messages of an all-reduce travel (`collectives.codecs`): a cell
-    that is sent is rounded to it first, at its sender, too, and so is every result. Without one
-    they travel as they are.
-
     ``name`` is the algorithm's, or the plan's. A simulation takes the machine's protocols for it.
 
     Raises ScheduleError if a number is invalid or a step is not a `Step`.
@@ -344,7 +338,6 @@ class Schedule:
     ranks_per_node: int = 1
     repeats: tuple[range, ...] = ()
     switches: int = 0
-    codec: str | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -366,11 +359,6 @@ class Schedule:
             raise ScheduleError(
                 f"{self.collective} on {self.p} ranks has {parts(self.collective, self.p)} parts: "
                 f"k must be a multiple of that, not {self.k}"
-            )
-        if self.codec is not None and (self.codec not in CODECS or self.collective != "all_reduce"):
-            raise ScheduleError(
-                f"codec of a schedule: got {self.codec} in {self.collective}, "
-                f"expected one of {', '.join(CODECS)}, in all_reduce"
             )
 
     @property
@@ -402,25 +390,10 @@ class Schedule:
         """Return the borders of this schedule's chunks in a buffer of ``n`` elements (see `cut`).
 
         In an all-to-all, ``n`` is the size of one rank's buffer. The chunks of all ranks follow
-        each other: p * n elements. Chunks of a codec with blocks have whole blocks, and the last is
-        filled up.
+        each other: p * n elements.
         """
-        if self.codec:
-            return cut(CODECS[self.codec].blocks(n), self.k) * CODECS[self.codec].block
         whole = parts(self.collective, self.p)
         return cut(n * max(1, whole // self.p), self.k, whole)
-
-    def cut_bytes(self, n: int) -> Ints:
-        """Return the borders of chunks in what travels of a buffer of ``n`` bytes, which are float32 with a codec.
-
-        >>> swap = Schedule("all_reduce", 2, 1, 1, lambda t: Step([0, 1], [1, 0], 0, add=True), codec="mxint8")
-        >>> swap.cut_bytes(1024).tolist()
-        [0, 264]
-        """
-        edges: Ints = (
-            CODECS[self.codec].nbytes(self.cut(-(-n // FLOAT))) if self.codec else self.cut(n)
-        )
-        return edges
 
 
 # What a schedule says of itself, and the columns of a step, in the order in which they are

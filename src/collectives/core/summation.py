@@ -32,7 +32,7 @@ class ReductionTree:
     """Contributions and sums by number: r for the contribution of rank r, and p or more for a sum.
 
     ``operands[number]`` are the nodes of a sum, added from left to right, and () for a
-    contribution; a single operand is rounded to the schedule's codec. ``depths[number]`` is the
+    contribution; a single operand is rounded to the format of messages. ``depths[number]`` is the
     most additions on the way from a contribution to it. One object may serve several schedules on p
     ranks: then equal numbers mean equal bits across them, too.
 
@@ -59,7 +59,7 @@ class ReductionTree:
         return number
 
     def send(self, node: int) -> int:
-        """Return the number of a node rounded to the codec, its own if it is rounded, because rounding again is exact.
+        """Return the number of a node as it is sent, its own if it was sent, because rounding again is exact.
 
         >>> tree = ReductionTree(2)
         >>> tree.send(0), tree.send(tree.send(0))
@@ -82,7 +82,7 @@ class ReductionTree:
     ) -> Any:
         """Return the node's value for contributions ``values[rank]``, each sum taken in their dtype and ``rounded``.
 
-        ``sent`` rounds what is sent to the schedule's codec. Cost: the additions, and memory for
+        ``sent`` rounds what is sent to the format of messages. Cost: the additions, and memory for
         every node below this one.
         """
         known: dict[int, Any] = {}
@@ -125,14 +125,15 @@ def summation(
     tree: ReductionTree | None = None,
     *,
     once: bool = False,
+    rounds_messages: bool = False,
 ) -> Summation:
     """Return the sums that every rank holds at the end, for all chunks or for one.
 
     Equals the plain program: run the schedule, with a new number for every sum of numbers that is
     new. What arrives in one step for one cell is added in rank order, the cell's own value in its
     place, as `interpret.apply` does: by additions of two, or, with ``once``, by one sum that is
-    rounded at its end, as float16 and bfloat16 are. In a schedule with a codec a cell that is sent
-    is rounded to it first, also at its sender, and so is every result.
+    rounded at its end, as float16 and bfloat16 are. With ``rounds_messages`` a cell that is sent is
+    rounded first (`ReductionTree.send`), also at its sender, and so is every result.
 
     Raises ValueError for more than 8,388,608 cells (name a chunk then), and for a chunk that the
     schedule lacks. Cost: about 1 us for each chunk that a row moves.
@@ -153,11 +154,11 @@ def summation(
     tree = tree or ReductionTree(p)
     nodes = [[*range(p), *[IDENTITY] * schedule.switches] for _ in chunks]
     for step in schedule.steps():
-        if schedule.codec:
+        if rounds_messages:
             _round_sent(step, chunks, nodes, tree)
         for (at, dst), arrived in _arriving(step, chunks, nodes).items():
             nodes[at][dst] = _combined(tree, arrived, (dst, nodes[at][dst]), once)
-    if schedule.codec:
+    if rounds_messages:
         nodes = [[tree.send(node) for node in cells] for cells in nodes]
     return Summation(tree, np.array([row[:p] for row in nodes]).T, chunks)
 

@@ -19,13 +19,11 @@ class Traffic(NamedTuple):
 def traffic(schedule: Schedule, n: int) -> Traffic:
     """Count what every rank sends and receives when the buffer has ``n`` bytes (or elements), without empty messages.
 
-    A schedule with a codec has a buffer of float32, of which fewer bytes travel.
-
     >>> from collectives.algorithms import ALGORITHMS
     >>> traffic(ALGORITHMS["all_reduce", "ring"](4), n=1000).sent.tolist()
     [1500, 1500, 1500, 1500]
     """
-    edges = schedule.cut_bytes(n)
+    edges = schedule.cut(n)
     total = Traffic(*(np.zeros(schedule.participants, dtype=np.int64) for _ in Traffic._fields))
     for step in schedule.steps():
         src, dst, size, _, _ = step.messages(edges)

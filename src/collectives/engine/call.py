@@ -82,9 +82,8 @@ class CompiledCall(NamedTuple):
     """One rank's part in calls of one key.
 
     ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its
-    host, or a plan of messages between hosts. With a ``codec`` the buffer is float32, in whole
-    blocks. Where ``is_shared``, one tensor is source and target of one stage in shared memory.
-    Where ``waits_for_all``, no rank returns before all have called.
+    host, or a plan of messages between hosts. Where ``is_shared``, one tensor is source and target
+    of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
     """
 
     plan: Plan
@@ -93,7 +92,6 @@ class CompiledCall(NamedTuple):
     signature: bytes
     performed: Performed
     stages: tuple[Any, ...] = ()
-    codec: str | None = None
     is_shared: bool = False
     waits_for_all: bool = False
 

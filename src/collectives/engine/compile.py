@@ -15,13 +15,10 @@ from collections.abc import Iterable, Iterator
 from itertools import count, pairwise
 from typing import NamedTuple
 
-from collectives.codecs import CODECS, FLOAT
 from collectives.core.schedule import Ints, Schedule
 from collectives.engine.program import (
     AHEAD,
     Average,
-    Decode,
-    Encode,
     Instruction,
     Plan,
     Recv,
@@ -50,9 +47,8 @@ def plan(
     """Return the program of one rank, whose chunks lie between ``edges``: ``schedule.cut(n)``, or those of `compact`.
 
     ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it
-    is left out; with none the program serves every op but AVG. With a codec the buffer is float32,
-    and messages are encoded. Cost: a pass over the rows of the whole schedule, and memory for this
-    rank's messages. Made once per size.
+    is left out; with none the program serves every op but AVG. Cost: a pass over the rows of the
+    whole schedule, and memory for this rank's messages. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
@@ -75,9 +71,6 @@ def plan(
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     writes = any(messages.receives for messages in steps)
-    if schedule.codec not in (None, "float32"):
-        coder = Coder(schedule.codec, scratch)
-        program, scratch = coder.coded(program), coder.scratch
     return as_plan(program, scratch, writes, _is_exchange(steps))
 
 
@@ -282,58 +275,3 @@ def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
             for span in (reduction.into, *reduction.operands)
         )
         yield Reduce(into, tuple(operands))
-
-
-class Coder:
-    """Give each message a place of its own in scratch memory, after what the program needs already.
-
-    Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's
-    tensor, too.
-    """
-
-    def __init__(self, codec: str, scratch: int) -> None:
-        self._codec, self._end = CODECS[codec], FLOAT * scratch
-        # Number of a message -> what is to be done when it has come.
-        self._arriving: dict[int, Decode] = {}
-
-    @property
-    def scratch(self) -> int:
-        """Return the elements of scratch memory that are needed now."""
-        return -(-self._end // FLOAT)
-
-    def coded(self, program: tuple[Task, ...]) -> tuple[Task, ...]:
-        """Return the same program with encoded messages."""
-        return tuple(
-            task._replace(instructions=tuple(self._task(task.instructions))) for task in program
-        )
-
-    def _task(self, instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
-        encoded: dict[tuple[Span, ...], Span] = {}  # what was sent since this task last wrote
-        for do in instructions:
-            if isinstance(do, Send):
-                if do.spans not in encoded:
-                    encoded[do.spans] = self._place(*do.spans)
-                    yield Encode(encoded[do.spans], do.spans)
-                yield do._replace(spans=(encoded[do.spans],))
-            elif isinstance(do, Recv):
-                self._arriving[do.number] = Decode(do.into, self._place(do.into))
-                yield do._replace(into=self._arriving[do.number].coded)
-            elif isinstance(do, Wait):
-                yield from self._wait(do)
-            else:
-                yield do
-            if not isinstance(do, Send | Recv):
-                encoded.clear()
-
-    def _wait(self, do: Wait) -> Iterator[Instruction]:
-        """Wait for a whole message, once, because no part of it can be decoded alone."""
-        if decode := self._arriving.pop(do.number, None):
-            yield from (do._replace(missing=0), decode)
-        elif not do.missing:
-            yield do
-
-    def _place(self, *spans: Span) -> Span:
-        """Return scratch memory for these elements, encoded."""
-        start = self._end
-        self._end += self._codec.nbytes(sum(span.stop - span.start for span in spans))
-        return Span(start, self._end, scratch=True, coded=True)

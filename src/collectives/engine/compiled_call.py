@@ -14,7 +14,6 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose_for_call, decode_machine, full_node
-from collectives.codecs import encoded_bytes, split
 from collectives.core.contracts import COMPACT
 from collectives.core.schedule import Ints, Schedule, check_ranks_only, digest
 from collectives.engine.call import Call, CompiledCall, Performed
@@ -31,7 +30,7 @@ from collectives.engine.program import (
     spans_of,
     stages,
 )
-from collectives.engine.reduce import refusal, takes_codec
+from collectives.engine.reduce import refusal
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
 from collectives.machine import Machine
@@ -155,17 +154,15 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
         wanted.elements(me.p),
         wanted.splits,
     )
-    algorithm, codec = split(wanted.algorithm)
     machine, dtype = decode_machine(me.machine), wanted.kind.dtype
-    nbytes = encoded_bytes(n, n * dtype.itemsize, wanted.algorithm)
+    nbytes = n * dtype.itemsize
     if machine and _goes_by_memory(me, wanted, machine):
         link = machine.network
         name, segments = choose_by_reads(collective, p, nbytes, link.alpha, link.beta), 1
     else:
         name, segments, _ = choose_for_call(
-            collective, p, nbytes, algorithm, wanted.segments, me.machine, splits is not None
+            collective, p, nbytes, wanted.algorithm, wanted.segments, me.machine, splits is not None
         )
-    name = f"{name}/{codec}" if codec else name
     averages = wanted.op == dist.ReduceOp.AVG
     key = ScheduleKey(
         collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages
@@ -177,16 +174,16 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
     )
     found = tuple[Any, ...]()
     # Else nothing says that all have called.
-    if shares_memory and not codec and (n or me.ranks_per_host == p):
+    if shares_memory and (n or me.ranks_per_host == p):
         parts = _parts.get((key, me.ranks_per_host), partial(_in_stages, key, me.ranks_per_host))
         found = _stages(parts, made, wanted, key, same)
     is_shared = (
         len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
     )
-    by = machine if algorithm == "auto" else None
+    by = machine if wanted.algorithm == "auto" else None
     performed = Performed(name, segments, by, *_executor(me, found))
     waits = wanted.barrier and (splits is not None or wanted.root is not None or n == 0)
-    return CompiledCall(made.plan, made.edges, n, same, performed, found, codec, is_shared, waits)
+    return CompiledCall(made.plan, made.edges, n, same, performed, found, is_shared, waits)
 
 
 def _goes_by_memory(me: Membership, wanted: CallKey, machine: Machine) -> bool:
@@ -371,26 +368,12 @@ def check(over: str, wanted: CallKey) -> None:
         )
     if why := refusal(wanted.op, wanted.kind.dtype):
         raise ValueError(why)
-    if codec := split(wanted.algorithm)[1]:
-        _check_codec(codec, over, wanted)
     if (wanted.segments or 0) > MAX_SEGMENTS_STARTED:
         raise ValueError(
             f"segments: got {wanted.segments}, expected at most {MAX_SEGMENTS_STARTED}"
         )
     if not all(kind.contiguous for kind in kinds):
         raise ValueError("tensors must be contiguous")
-
-
-def _check_codec(codec: str, over: str, wanted: CallKey) -> None:
-    if over != "gloo":
-        raise ValueError(
-            f"process group of a call with the codec {codec}: got {over}, expected gloo"
-        )
-    if wanted.collective == "all_reduce" and not takes_codec(wanted.op, wanted.kind.dtype):
-        op, dtypes = str(wanted.op).rpartition(".")[2], "float32, float16 or bfloat16"
-        raise ValueError(
-            f"call with the codec {codec}: got {op} of {wanted.kind.dtype}, expected SUM or AVG of {dtypes}"
-        )
 
 
 def _sizes(splits: Splits, schedule: Schedule, rank: int, algorithm: str) -> Ints:

@@ -68,11 +68,6 @@ def perform(call: Call) -> Performed:
     adding, the result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or
     2**-8, and h <= p - 1 always. AVG is the sum, divided once by the rank that completes it
     (integers towards zero).
-
-    With a codec (``ring/mxint8``, `collectives.codecs`) all sums are taken in float32. A rank
-    rounds what it sends to the codec first, in its own buffer, too, and the result at the end. So
-    all ranks end with the same bits where they do without a codec. A half type is rounded to last.
-    SUM and AVG of float32, float16 and bfloat16, over gloo, and always by messages.
     """
     return _caller(call).perform(call)
 

@@ -25,16 +25,15 @@ MOST_CELLS = 1 << 24
 
 
 class Span(NamedTuple):
-    """Name elements ``start`` to ``stop`` of the tensor or of scratch memory, or bytes of it if messages are coded."""
+    """Name elements ``start`` to ``stop`` of the tensor or of scratch memory."""
 
     start: int
     stop: int
     scratch: bool = False
-    coded: bool = False
 
     def __repr__(self) -> str:
         """Return it as a slice: ``tensor[0:8]``."""
-        return f"{'coded' if self.coded else 'scratch' if self.scratch else 'tensor'}[{self.start}:{self.stop}]"
+        return f"{'scratch' if self.scratch else 'tensor'}[{self.start}:{self.stop}]"
 
     def overlaps(self, other: Span) -> bool:
         """Tell if the two have an element in common."""
@@ -79,21 +78,7 @@ class Average(NamedTuple):
     span: Span
 
 
-class Encode(NamedTuple):
-    """Encode these spans, one after the other, in the call's codec, and round them to it."""
-
-    into: Span
-    spans: tuple[Span, ...]
-
-
-class Decode(NamedTuple):
-    """Decode into a span what has come in the call's codec."""
-
-    into: Span
-    coded: Span
-
-
-Instruction = Send | Recv | Wait | Reduce | Average | Encode | Decode
+Instruction = Send | Recv | Wait | Reduce | Average
 
 
 def spans_of(do: Instruction) -> tuple[Span, ...]:
@@ -107,10 +92,6 @@ def spans_of(do: Instruction) -> tuple[Span, ...]:
             return do.into, *do.operands
         case Average():
             return (do.span,)
-        case Encode():
-            return do.into, *do.spans
-        case Decode():
-            return do.into, do.coded
     return ()
 
 

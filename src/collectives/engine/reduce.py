@@ -59,11 +59,6 @@ def refusal(op: Any, dtype: torch.dtype) -> str | None:
     return None
 
 
-def takes_codec(op: Any, dtype: torch.dtype) -> bool:
-    """Return whether a codec may encode a reduction: sums and averages of float32 and the half types."""
-    return op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in (*HALF, torch.float32)
-
-
 def reduce(op: Any, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
     """Reduce the operands, in their order, into a place.
 

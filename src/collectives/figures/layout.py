@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from collectives.algorithms import ALGORITHMS, is_for_links, machine_of
 from collectives.algorithms.binary_tree import depths
-from collectives.codecs import current_name
 from collectives.core.contracts import contract
 from collectives.core.schedule import Schedule, Step
 from collectives.machine import machine
+from collectives.renamed import current_name
 
 Points = NDArray[np.float64]
 Line = tuple[float, float, float, float]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, names
-from collectives.codecs import current_name
 from collectives.core.contracts import CONTRACTS, after, before, where
 from collectives.core.grid import grid
 from collectives.core.schedule import Schedule, Step, parts
 from collectives.figures.layout import layout
 from collectives.figures.style import colours
+from collectives.renamed import current_name
 
 VERSION = 1
 EVERYONE = -1

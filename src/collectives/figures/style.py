@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from collectives.algorithms import ALGORITHMS, NEUTRAL, Mark
-from collectives.codecs import current_name
+from collectives.renamed import current_name
 
 Colour = tuple[float, float, float]
 

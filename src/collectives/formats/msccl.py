@@ -364,10 +364,6 @@ def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "
         )
     if schedule.root:
         raise ValueError(f"root: got {schedule.root}, expected 0, because MSCCL XML names no root")
-    if schedule.codec:
-        raise ValueError(
-            f"codec: got {schedule.codec}, expected none, because MSCCL XML names no format of messages"
-        )
     program = lower(schedule, of.channels, of.per_channel, protocol)
     _check_limits(program, of)
     written = "\n".join([*_lines(program, name, of), ""])

@@ -145,7 +145,7 @@ class _Ranks:
     """The lines of every rank, and the last operations on each of its chunks."""
 
     def __init__(self, schedule: Schedule, n: int) -> None:
-        self.edges, self.cpu = schedule.cut_bytes(n), cpus(schedule)
+        self.edges, self.cpu = schedule.cut(n), cpus(schedule)
         self.lines: list[list[str]] = [[] for _ in range(schedule.p)]
         self.count = [0] * schedule.p
         self.last_send: dict[int, int] = {}

@@ -190,7 +190,7 @@ def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None
     """Simulate a schedule on a machine with links; `routed` describes what differs."""
     check_ranks_only(schedule, f"a machine with links, as {machine.name}")
     of, links = routed_links(machine, schedule.p)
-    now, edges, count = routed_clocks(of, _cells(schedule.k, of.p)), schedule.cut_bytes(n), 0
+    now, edges, count = routed_clocks(of, _cells(schedule.k, of.p)), schedule.cut(n), 0
     for t, step in enumerate(schedule.steps()):
         sent = step.messages(edges)
         count += len(sent.src)
@@ -236,7 +236,7 @@ def _setting(
     if schedule.switches:
         node = np.append(node, _beyond(machine, schedule))
     links = links_of(machine, node, protocols, schedule.switches)
-    return _Setting(schedule, machine, protocols, schedule.cut_bytes(n), node, links)
+    return _Setting(schedule, machine, protocols, schedule.cut(n), node, links)
 
 
 def _beyond(machine: Machine, schedule: Schedule) -> Ints:

@@ -31,7 +31,6 @@ from collectives import calls
 from collectives.calls import CallInto, Op, Tensors
 from collectives.engine.call import Call
 from collectives.engine.group import communicator, connect, perform
-from collectives.engine.reduce import takes_codec
 from collectives.engine.work import DESTROYED, Job, Work, end, start
 from collectives.torch_backend import flight
 from collectives.torch_backend.options import Options, from_environment
@@ -347,9 +346,8 @@ class Group(dist.ProcessGroup):
             calls.hand_out(call.flat_output(), into)
 
     def _with_options(self, call: Call) -> Call:
-        has_splits, floats = call.splits is not None, takes_codec(call.op, call.any_tensor().dtype)
         return call._replace(
-            algorithm=self.algorithms.of(call.collective, self.size(), has_splits, floats),
+            algorithm=self.algorithms.of(call.collective, self.size(), call.splits is not None),
             segments=self.algorithms.segments,
             background=True,
             barrier=True,

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from collectives.algorithms import ALGORITHMS, executable, is_for_links, is_own, machine_of
 from collectives.algorithms.from_file import own
-from collectives.codecs import current_name, split
 from collectives.machine import machine
+from collectives.renamed import current_name
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
 AUTO = "auto"
@@ -21,10 +21,9 @@ class Options:
     """An algorithm for all collectives that have one of that name; the others take "auto".
 
     It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that
-    its schedule is for; or trees packed into the links of a machine, ``packed_trees@dgx1``. Sums of
-    floats by all-reduce travel in its codec, if it has one, as in ``ring/mxint8``
-    (`collectives.codecs`). ``segments`` says into how many pieces a pipelined algorithm cuts its
-    buffer, by default from the size. Raises ValueError for a name that no collective has, and for
+    its schedule is for; or trees packed into the links of a machine, ``packed_trees@dgx1``.
+    ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from
+    the size. Raises ValueError for a name that no collective has, and for
     one that ranks cannot execute.
     """
 
@@ -33,33 +32,26 @@ class Options:
 
     def __post_init__(self) -> None:
         if is_own(str(self.algorithm)):
-            own(split(self.algorithm)[0])  # raises where there is none
+            own(self.algorithm)  # raises where there is none
         elif is_for_links(str(self.algorithm)):
             machine(machine_of(self.algorithm))  # the same
-        elif split(current_name(str(self.algorithm)))[0] not in (AUTO, *NAMES):
+        elif current_name(str(self.algorithm)) not in (AUTO, *NAMES):
             raise ValueError(
                 f"algorithm: got {self.algorithm!r}, expected {AUTO} or one of {', '.join(NAMES)}, "
                 "or one of your own as FILE.py:FUNCTION or FILE.xml"
             )
 
-    def of(self, collective: str, p: int, splits: bool = False, floats: bool = False) -> str:
+    def of(self, collective: str, p: int, splits: bool = False) -> str:
         """Return the algorithm of a collective on p ranks.
 
-        ``splits`` says that it is an all-to-all with split sizes, which not every algorithm can do;
-        ``floats`` that it is a sum that may travel in a codec.
+        ``splits`` says that it is an all-to-all with split sizes, which not every algorithm can do.
 
         >>> [Options("bruck").of("all_to_all", 4, splits) for splits in (False, True)]
         ['bruck', 'auto']
         >>> Options("ring").of("broadcast", 4)
         'auto'
-        >>> [Options("ring/mxint8").of("all_reduce", 4, floats=floats) for floats in (True, False)]
-        ['ring/mxint8', 'ring']
         """
-        name, codec = split(current_name(self.algorithm))
-        chosen = self._named(name, collective, p, splits)
-        return f"{chosen}/{codec}" if codec and floats and collective == "all_reduce" else chosen
-
-    def _named(self, name: str, collective: str, p: int, splits: bool) -> str:
+        name = current_name(self.algorithm)
         if is_own(name):
             return name if not splits and _collective(name, p) == collective else AUTO
         if is_for_links(name):

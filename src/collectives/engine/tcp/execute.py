@@ -19,7 +19,6 @@ import torch
 from torch import distributed as dist
 
 from collectives.engine.buffers import fill, hand_over
-from collectives.engine.codec import codec_kernels, rounded, whole_blocks
 from collectives.engine.compile import as_plan
 from collectives.engine.handshake import BARRIER, GONE, HEADER, Message, unexpected
 from collectives.engine.kernels import kernels
@@ -79,15 +78,9 @@ class Tcp:
 
         Raises MessageError, which names step and peer, if a peer fails or is late.
         """
-        if made.codec:
-            tensor = call.flat_output()
-            work = whole_blocks(made.codec, tensor)
-            self._run(made, call, work, work.new_empty(made.plan.scratch))
-            tensor.copy_(rounded(made.codec, work)[: len(tensor)])
-        else:
-            work, scratch = fill(call, made, self.mesh.rank, self.mesh.size)
-            self._run(made, call, work, scratch)
-            hand_over(call, work, made.edges, self.mesh.rank, self.mesh.size)
+        work, scratch = fill(call, made, self.mesh.rank, self.mesh.size)
+        self._run(made, call, work, scratch)
+        hand_over(call, work, made.edges, self.mesh.rank, self.mesh.size)
 
     def close(self, why: str) -> None:
         """Close the connections, from any thread: a call in progress here fails, and so do ranks that wait for it."""
@@ -101,25 +94,15 @@ class Tcp:
     ) -> None:
         with self.mesh.begin(made.signature):
             self.enter()
-            self.execute(made.plan, work, scratch, call.op, made.codec)
+            self.execute(made.plan, work, scratch, call.op)
             if made.waits_for_all:
                 self._barrier(pairs=call.splits is not None)
             self.mesh.check_aborts()
 
     def execute(
-        self,
-        plan: Plan,
-        tensor: torch.Tensor,
-        scratch: torch.Tensor | None,
-        op: Any,
-        codec: str | None = None,
+        self, plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, op: Any
     ) -> None:
-        """Execute a plan within a call.
-
-        Without an op nothing is reduced, with a codec messages are encoded.
-
-        Raises what `run` does.
-        """
+        """Execute a plan within a call; without an op nothing is reduced. Raises what `run` does."""
         mesh, made = self.mesh, self._ready.get(plan)
         if made is None:
             made = self._ready[plan] = _Ready(plan.program, self._links, mesh.descriptors)
@@ -131,7 +114,6 @@ class Tcp:
             tensor.data_ptr(),
             tensor.data_ptr() if scratch is None or not plan.scratch else scratch.data_ptr(),
             *kernels(op, tensor.dtype),
-            *(codec_kernels(codec) if codec else (0, 0, 0)),
             mesh.size,
             mesh.listener.fileno(),
             plan.exchanges,

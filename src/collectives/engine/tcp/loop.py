@@ -19,7 +19,6 @@ from numba import carray  # type: ignore[attr-defined]
 
 from collectives.compiled import compiled
 from collectives.core.schedule import Ints
-from collectives.engine.codec import decode_span, encode_spans
 from collectives.engine.kernels import combine, divide
 from collectives.engine.program import AHEAD
 from collectives.engine.system import (
@@ -42,11 +41,9 @@ from collectives.engine.tcp.state import (
     BLOCKED,
     CALL,
     CLOSED,
-    DECODE,
     DESCRIPTORS,
     DIFFERENT,
     DONE,
-    ENCODE,
     HEADER_WORDS,
     INSTRUCTION,
     LINK,
@@ -220,8 +217,6 @@ def _do(program: Flat, state: LoopState, instruction: int) -> bool:
     elif kind == AVERAGE:
         call, into = state.call[0], address(program, state, do.first)
         divide(call.kernels, into, elements(program, do.first), call.ranks)
-    elif kind in (ENCODE, DECODE):
-        _code(program, state, do.first, do.last, kind == ENCODE)
     return True
 
 
@@ -234,20 +229,6 @@ def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
     combine(
         state.call[0].kernels, address(program, state, first), operands, elements(program, first)
     )
-
-
-@compiled
-def _code(program: Flat, state: LoopState, first: int, last: int, is_sent: bool) -> None:
-    """Encode the spans behind the first into that one, or decode the second into the first."""
-    codec, into = state.call[0].codec, address(program, state, first)
-    if not is_sent:
-        decode_span(codec, into, address(program, state, first + 1), elements(program, first))
-        return
-    spans = np.empty((last - first - 1, 2), np.int64)
-    for nth in range(len(spans)):
-        spans[nth, 0] = address(program, state, first + 1 + nth)
-        spans[nth, 1] = elements(program, first + 1 + nth)
-    encode_spans(codec, into, spans)
 
 
 @compiled
@@ -531,24 +512,19 @@ def _forget(state: LoopState, nth: int) -> None:
 def address(program: Flat, state: LoopState, span: int) -> int:
     """Return the address of a span."""
     base = state.call[0].scratch if program.spans[span].is_scratch else state.call[0].tensor
-    return int(base + program.spans[span].start * _unit(program, state, span))
+    return int(base + program.spans[span].start * state.call[0].kernels.size)
 
 
 @compiled
 def length(program: Flat, state: LoopState, span: int) -> int:
     """Return the bytes of a span."""
-    return int(elements(program, span) * _unit(program, state, span))
+    return int(elements(program, span) * state.call[0].kernels.size)
 
 
 @compiled
 def elements(program: Flat, span: int) -> int:
-    """Return the elements of a span, or its bytes if it is coded."""
+    """Return the elements of a span."""
     return int(program.spans[span].stop - program.spans[span].start)
-
-
-@compiled
-def _unit(program: Flat, state: LoopState, span: int) -> int:
-    return 1 if program.spans[span].is_coded else int(state.call[0].kernels.size)
 
 
 @compiled

@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives.core.schedule import Ints
-from collectives.engine.codec import CODEC
 from collectives.engine.handshake import HEADER
 from collectives.engine.kernels import KERNELS
 from collectives.engine.program import (
     Average,
-    Decode,
-    Encode,
     Instruction,
     Recv,
     Reduce,
@@ -34,12 +31,12 @@ def _numbers(*names: str) -> Records:
 
 
 # The program. A task has its first instruction, and the first of the tasks that have to be done
-# before; in elements, or in bytes if it is coded, a span is in the tensor or in scratch memory; an
-# instruction has the spans from the first up to the last, a wait the elements that may be missing.
-TASK, SPAN = _numbers("first", "after"), _numbers("start", "stop", "is_scratch", "is_coded")
+# before. A span is in the tensor or in scratch memory, in elements. An instruction has the spans
+# from the first up to the last, a wait the elements that may be missing.
+TASK, SPAN = _numbers("first", "after"), _numbers("start", "stop", "is_scratch")
 INSTRUCTION = _numbers("kind", "number", "peer", "step", "first", "last", "missing")
-SEND, RECV, WAIT, REDUCE, AVERAGE, ENCODE, DECODE = range(7)
-KINDS = {Reduce: REDUCE, Average: AVERAGE, Encode: ENCODE, Decode: DECODE}
+SEND, RECV, WAIT, REDUCE, AVERAGE = range(5)
+KINDS = {Reduce: REDUCE, Average: AVERAGE}
 
 # The state.
 NONE = -1  # no socket, or no message
@@ -77,7 +74,6 @@ CALL = np.dtype(
         ("tensor", np.int64),  # addresses
         ("scratch", np.int64),
         ("kernels", KERNELS),
-        ("codec", CODEC),
         ("ranks", np.int64),
         ("listener", np.int64),  # its descriptor
         ("by_step", np.int64),  # whether a step's messages are sent before a later one's
@@ -93,7 +89,7 @@ CALL = np.dtype(
         ("failed_why", np.int64),  # … and the system's reason, or one of those below
     ]
 )
-CALL_FORMAT = struct.Struct("=16q")
+CALL_FORMAT = struct.Struct("=13q")
 # The peer has closed; another header came than was expected, which is kept.
 CLOSED, DIFFERENT = 0, -1
 
