@@ -81,12 +81,13 @@ class Call(NamedTuple):
 class CompiledCall(NamedTuple):
     """One rank's part in calls of one key.
 
-    ``stages`` is what it does in place of the plan if ranks share memory: a `shm.SharedCall` on its
-    host, or a plan of messages between hosts. Where ``is_shared``, one tensor is source and target
+    ``messages`` is the program of a call that goes by messages alone. Where ranks share memory
+    there is none, but ``stages``: a `shm.SharedCall` on its host, or a plan of messages between
+    hosts. Where ``is_shared``, one tensor is source and target
     of one stage in shared memory. Where ``waits_for_all``, no rank returns before all have called.
     """
 
-    plan: Plan
+    messages: Plan | None
     edges: Ints
     n: int
     signature: bytes
@@ -94,6 +95,13 @@ class CompiledCall(NamedTuple):
     stages: tuple[Any, ...] = ()
     is_shared: bool = False
     waits_for_all: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """Return the program of messages. Raises ValueError for a call in stages, which has none."""
+        if self.messages is None:
+            raise ValueError("program of messages: got a call in stages, expected one without")
+        return self.messages
 
 
 def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:

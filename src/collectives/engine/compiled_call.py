@@ -74,8 +74,8 @@ class TensorKind(NamedTuple):
 class CallKey(NamedTuple):
     """A call without its data.
 
-    ``in_place`` says that one tensor is input and output; then there is no ``source``. A plain
-    tuple of the same fields is the same key.
+    ``in_place`` says that one tensor is input and output; then there is no ``source``. `call_key`
+    makes the fields as plain tuples, which are equal to these records.
     """
 
     collective: str
@@ -108,35 +108,38 @@ class CallKey(NamedTuple):
         return kind.numel * (p if by_output or self.collective in ("gather", "all_gather") else 1)
 
 
-def call_key(call: Call) -> CallKey:
-    """Return the key of a call."""
-    in_place = call.input is call.output
-    kinds = kind_of(call.output), None if in_place else kind_of(call.input)
-    options = (
-        call.collective,
-        call.algorithm,
-        call.segments,
-        call.root,
-        call.op,
-        call.splits,
-        call.barrier,
-    )
-    return CallKey(*options, in_place, *kinds)
+def call_key(call: Call) -> tuple[Any, ...]:
+    """Return the key by which a call is kept: the fields of a `CallKey`, as plain tuples.
+
+    It is made at each call, and a record would cost a microsecond more. `named` gives the fields
+    their names where a call is compiled.
+    """
+    collective, output, given, op, root, _, algorithm, segments, splits, _, barrier = call
+    source = target = None
+    if output is not None:
+        target = output.dtype, output.numel(), output.device, output.is_contiguous()
+    if given is not output and given is not None:
+        source = given.dtype, given.numel(), given.device, given.is_contiguous()
+    in_place = given is output
+    return collective, algorithm, segments, root, op, splits, barrier, in_place, target, source
 
 
-def kind_of(tensor: torch.Tensor | None) -> TensorKind | None:
-    """Return the kind of a tensor, if there is one."""
-    return (
-        tensor
-        if tensor is None
-        else TensorKind(tensor.dtype, tensor.numel(), tensor.device, tensor.is_contiguous())
-    )
+def named(key: tuple[Any, ...]) -> CallKey:
+    """Return the fields of a key from `call_key` with their names.
+
+    >>> tensor = torch.zeros(3)
+    >>> wanted = named(call_key(Call("broadcast", tensor, tensor, root=0)))
+    >>> wanted.collective, wanted.kind.numel, wanted.source
+    ('broadcast', 3, None)
+    """
+    *options, target, source = key
+    kinds = [TensorKind._make(kind) if kind else None for kind in (target, source)]
+    return CallKey._make([*options, *kinds])
 
 
-class Compiled(NamedTuple):
-    """The program that calls of all dtypes and ops share."""
+class Layout(NamedTuple):
+    """Where the chunks of a buffer lie on this rank, and the elements of the longest on any rank."""
 
-    plan: Plan
     edges: Ints
     longest: int
 
@@ -167,7 +170,7 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
     key = ScheduleKey(
         collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages
     )
-    made = _plans.get((key, n, splits), partial(_compile, key, n, splits))
+    layout = _layouts.get((key, n, splits), partial(_layout, key, n, splits))
     common = None if splits is not None else n
     same = signature(
         collective, name, wanted.op, dtype, common, wanted.root, segments, _built(key).digest
@@ -176,14 +179,17 @@ def compile_call(me: Membership, wanted: CallKey, shares_memory: bool) -> Compil
     # Else nothing says that all have called.
     if shares_memory and (n or me.ranks_per_host == p):
         parts = _parts.get((key, me.ranks_per_host), partial(_in_stages, key, me.ranks_per_host))
-        found = _stages(parts, made, wanted, key, same)
+        found = _stages(parts, layout, wanted, key, same)
     is_shared = (
         len(found) == 1 and wanted.in_place and not (collective == "reduce" and rank != wanted.root)
     )
     by = machine if wanted.algorithm == "auto" else None
     performed = Performed(name, segments, by, *_executor(me, found))
     waits = wanted.barrier and (splits is not None or wanted.root is not None or n == 0)
-    return CompiledCall(made.plan, made.edges, n, same, performed, found, is_shared, waits)
+    messages = None
+    if not found:  # what shared memory carries needs no program of messages
+        messages = _plans.get((key, n, splits), partial(_plan, key, layout.edges))
+    return CompiledCall(messages, layout.edges, n, same, performed, found, is_shared, waits)
 
 
 def _goes_by_memory(me: Membership, wanted: CallKey, machine: Machine) -> bool:
@@ -238,19 +244,22 @@ def _built(key: ScheduleKey) -> Built:
     return Built(schedule, digest(schedule))
 
 
-def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
-    """Return the plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
+def _layout(key: ScheduleKey, n: int, splits: Splits | None) -> Layout:
+    """Return where chunks lie, for calls of every op and dtype."""
     schedule, rank = _built(key).schedule, key.rank
     check_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
     if key.collective in COMPACT:
-        edges = compact(
-            schedule,
-            rank,
-            np.diff(edges) if splits is None else _sizes(splits, schedule, rank, key.name),
-        )
-    return Compiled(plan(schedule, rank, edges, key.finished(schedule)), edges, longest)
+        sizes = np.diff(edges) if splits is None else _sizes(splits, schedule, rank, key.name)
+        edges = compact(schedule, rank, sizes)
+    return Layout(edges, longest)
+
+
+def _plan(key: ScheduleKey, edges: Ints) -> Plan:
+    """Return the program of messages, which calls of every dtype share, and of every op but AVG."""
+    schedule = _built(key).schedule
+    return plan(schedule, key.rank, edges, key.finished(schedule))
 
 
 Parts = tuple[SlotPlan | Schedule, ...]
@@ -276,7 +285,7 @@ def _in_stages(key: ScheduleKey, ranks_per_host: int) -> Parts:
 
 
 def _stages(
-    parts: Parts, made: Compiled, wanted: CallKey, key: ScheduleKey, same: bytes
+    parts: Parts, layout: Layout, wanted: CallKey, key: ScheduleKey, same: bytes
 ) -> tuple[Any, ...]:
     """Return the stages for tensors of one size, op and dtype.
 
@@ -285,9 +294,11 @@ def _stages(
     found, kind = list[Any](), (wanted.op, wanted.kind.dtype)
     for part in parts:
         if isinstance(part, Schedule):
-            found.append(plan(part, key.rank, made.edges, key.finished(_built(key).schedule)))
+            finished = key.finished(_built(key).schedule)
+            found.append(plan(part, key.rank, layout.edges, finished))
             continue
-        each = shared_memory().shared_call(part, *made[1:], *kind, same, key.p, wanted.splits or ())
+        splits = wanted.splits or ()
+        each = shared_memory().shared_call(part, *layout, *kind, same, key.p, splits)
         if each is None:
             return ()
         found.append(each)
@@ -335,19 +346,19 @@ class BoundedCache(Generic[Value]):
 
 def nbytes_of(made: CompiledCall) -> int:
     """Return about how much memory a compiled call takes."""
-    return sum(
-        _nbytes(each, made.edges) for each in (made.plan, *made.stages) if isinstance(each, Plan)
-    )
+    plans = [each for each in (made.messages, *made.stages) if isinstance(each, Plan)]
+    return made.edges.nbytes + sum(map(_nbytes, plans))
 
 
-def _nbytes(made: Plan, edges: Ints) -> int:
+def _nbytes(made: Plan) -> int:
     """Estimate the bytes of a plan, with the arrays that a transport makes of it."""
     spans = [len(spans_of(do)) for do in made.instructions()]
-    return 4096 + INSTRUCTION_BYTES * len(spans) + SPAN_BYTES * sum(spans) + edges.nbytes
+    return 4096 + INSTRUCTION_BYTES * len(spans) + SPAN_BYTES * sum(spans)
 
 
-# Calls of different ops and dtypes share plans.
-_plans: BoundedCache[Compiled] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
+# Calls of different ops and dtypes share plans and layouts.
+_plans: BoundedCache[Plan] = BoundedCache(_nbytes)
+_layouts: BoundedCache[Layout] = BoundedCache(lambda layout: 512 + layout.edges.nbytes)
 _parts: BoundedCache[Parts] = BoundedCache(
     lambda made: 1024 + sum(each.nbytes for each in made if isinstance(each, SlotPlan))
 )

@@ -24,6 +24,7 @@ from collectives.engine.compiled_call import (
     call_key,
     check,
     compile_call,
+    named,
     nbytes_of,
 )
 from collectives.engine.handshake import MessageError, all_gather_bytes, global_ranks
@@ -175,7 +176,9 @@ class Caller:
         if self._refusal or not self._lock.acquire(blocking=False):
             raise RuntimeError(self._refused())
         try:
-            made = made or self._compiled.find(_key(call)) or self._compile(call)
+            if made is None:
+                key = call_key(call)
+                made = self._compiled.find(key) or self._compile(key)
             (self._transport or self.connect()).run(made, call)
         except RuntimeError as error:
             if why := self._explain(error, call):
@@ -192,7 +195,7 @@ class Caller:
         if self._refusal or not self._lock.acquire(blocking=False):
             raise RuntimeError(self._refused())
         try:
-            return PreparedCall(self, call, self._compile(call))
+            return PreparedCall(self, call, self._compile(call_key(call)))
         finally:
             self._lock.release()
 
@@ -205,13 +208,13 @@ class Caller:
             self.refuse(CONCURRENT_USE)
         return self._refusal
 
-    def _compile(self, call: Call) -> CompiledCall:
-        me, wanted = self._me, call_key(call)
+    def _compile(self, key: tuple[Any, ...]) -> CompiledCall:
+        me, wanted = self._me, named(key)
         if me.membership is None:
             check(me.over, wanted)  # before ranks talk
         membership = me.membership or me.join(wanted.kind.device, self._is_background)
         shares = self.connect().ranks_per_host > 1
-        return self._compiled.get(wanted, lambda: compile_call(membership, wanted, shares))
+        return self._compiled.get(key, lambda: compile_call(membership, wanted, shares))
 
     def _explain(self, error: RuntimeError, call: Call) -> str:
         """Return what a caller is told of a call that failed.
@@ -220,11 +223,9 @@ class Caller:
         """
         if self._refusal or not isinstance(error, MessageError):
             return self._refusal
-        group, made = self._me.group(), self._compiled.find(_key(call))
-        by, rank = (
-            made.performed.algorithm if made else call.algorithm,
-            global_ranks(group)[self._me.rank],
-        )
+        group, made = self._me.group(), self._compiled.find(call_key(call))
+        by = made.performed.algorithm if made else call.algorithm
+        rank = global_ranks(group)[self._me.rank]
         return f"{call.collective} by {by} failed on rank {rank}, {error}{_of(group)}"
 
     def refuse(self, why: str) -> None:
@@ -251,28 +252,6 @@ class PreparedCall:
     def __call__(self) -> None:
         """Perform the call. Raises what `perform` does."""
         self._perform(self._call, self._made)
-
-
-def _key(call: Call) -> Any:
-    """Return the key of a call as a plain tuple, because it is made at each call."""
-    collective, output, given, op, root, _, algorithm, segments, splits, _, has_barrier = call
-    source = target = None
-    if output is not None:
-        target = output.dtype, output.numel(), output.device, output.is_contiguous()
-    if given is not output and given is not None:
-        source = given.dtype, given.numel(), given.device, given.is_contiguous()
-    return (
-        collective,
-        algorithm,
-        segments,
-        root,
-        op,
-        splits,
-        has_barrier,
-        given is output,
-        target,
-        source,
-    )
 
 
 def _of(group: dist.ProcessGroup) -> str:
