@@ -15,13 +15,12 @@ No other module sends a signal to a group, or asks the kernel to do so.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
     import psutil  # type: ignore[import-untyped]
+
+    from collectives.cause import Cause
 
 Event = dict[str, Any]
 Log = IO[bytes]
@@ -49,12 +50,6 @@ GRACE_SECONDS = 5.0
 
 STDERR = 2
 PR_SET_PDEATHSIG = 1
-
-# How a rank names the peer that it waited for, and the one that answered nobody; how gloo says that
-# a peer has gone.
-NO_SIGN = re.compile(r"\brank (\d+) gave no sign in time")
-WAITED = re.compile(r"in step \d+, (?:sending to|receiving from) rank (\d+): ")
-LOST = re.compile(r"Connection (?:closed|reset) by peer")
 
 
 class RankError(RuntimeError):
@@ -114,11 +109,13 @@ def supervise(
     logs: list[Log],
     events: Callable[[float], list[Event] | None],
     timeout: float,
+    causes: "Mapping[int, Cause]",
 ) -> list[Event]:
     """Wait until every process has ended with exit code 0; return all events.
 
     ``events(seconds)`` waits at most so long and returns the events that have arrived, or None
-    after the last one. Raises RankError if a process fails, or after ``timeout`` seconds. The
+    after the last one. It also fills ``causes``: why a rank says that it fails, by the process's
+    place. Raises RankError if a process fails, or after ``timeout`` seconds. The
     others have `LINGER_SECONDS` to report that one has failed.
     """
     since, seen, is_open, failed_at = time.monotonic(), list[Event](), True, float("inf")
@@ -135,7 +132,7 @@ def supervise(
         if not is_open:
             time.sleep(POLL_SECONDS)
     if any(process.poll() for process in processes):
-        raise RankError(_first_failure(names, processes, logs))
+        raise RankError(_first_failure(names, processes, logs, events, causes))
     return seen
 
 
@@ -156,59 +153,62 @@ def _need_time(
     raise RankError(f"{names[which]}{how} timed out after {timeout:g} s; {last_lines(logs[which])}")
 
 
-def _first_failure(names: list[str], processes: Sequence[Process], logs: list[Log]) -> str:
+def _first_failure(
+    names: list[str],
+    processes: Sequence[Process],
+    logs: list[Log],
+    events: Callable[[float], list[Event] | None],
+    causes: "Mapping[int, Cause]",
+) -> str:
     """Return which rank failed first and how: the one that printed its last line first, as its failure caused the rest.
 
-    Before it come the ranks that name no peer as the reason: a kernel may close a rank's
-    connections before it has ended, and it notes times of files by the tick only. If it failed
-    because a running rank did not answer, the message begins with that rank.
+    Before it come the ranks that do not say that another one is the cause: a kernel may close a
+    rank's connections before it has ended, and it notes times of files by the tick only. If it
+    failed because a running rank did not answer, the message begins with that rank.
     """
     until = time.monotonic() + DYING_SECONDS
-    while _lost(processes, logs) and time.monotonic() < until:
-        time.sleep(POLL_SECONDS)
-    failed = [which for which, process in enumerate(processes) if process.poll()]
-    which = min(
-        failed,
-        key=lambda which: (_has_lost(logs[which]), os.fstat(logs[which].fileno()).st_mtime_ns),
-    )
-    code = processes[which].poll() or 0
-    how = (
-        f"was killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"ended with exit code {code}"
-    )
+    while _may_follow(processes, causes) and time.monotonic() < until:
+        if events(POLL_SECONDS) is None:
+            time.sleep(POLL_SECONDS)
+
+    def order(place: int) -> tuple[bool, int]:
+        return _names_another(place, causes), os.fstat(logs[place].fileno()).st_mtime_ns
+
+    first = min((place for place in range(len(processes)) if processes[place].poll()), key=order)
+    code = processes[first].poll() or 0
+    how = f"ended with exit code {code}"
+    if code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
     silent = "".join(
-        f"{names[which]} did not answer the others\n" for which in _silent(processes, logs)
+        f"{names[place]} did not answer the others\n" for place in _silent(processes, causes)
     )
-    return f"{silent}{names[which]} {how}; {last_lines(logs[which])}"
+    return f"{silent}{names[first]} {how}; {last_lines(logs[first])}"
 
 
-def _silent(processes: Sequence[Process], logs: list[Log]) -> list[int]:
+def _silent(processes: Sequence[Process], causes: "Mapping[int, Cause]") -> list[int]:
     """Return the running ranks that all failed ranks waited for; none if a rank failed by itself.
 
-    A rank that has printed such a failure is no longer silent, although its process may not have
-    ended yet.
+    A rank that has told a cause is no longer silent, although its process may not have ended yet.
     """
-    waited_for = [WAITED.findall(text(log)) for log in logs]
-    no_sign = [peer for log in logs for peer in NO_SIGN.findall(text(log))]
-    failed = [peers for process, peers in zip(processes, waited_for, strict=True) if process.poll()]
-    silent = {
-        w for w, process in enumerate(processes) if process.poll() is None and not waited_for[w]
-    }
-    named = no_sign or [peer for peers in waited_for for peer in peers]
-    return sorted(silent & set(map(int, named))) if all(failed) else []
+    failed = [place for place, process in enumerate(processes) if process.poll()]
+    if not all(place in causes and causes[place].blamed for place in failed):
+        return []
+    no_sign = {rank for cause in causes.values() for rank in cause.silent}
+    blamed = no_sign or {rank for cause in causes.values() for rank in cause.blamed}
+    running = {place for place, process in enumerate(processes) if process.poll() is None}
+    return sorted(blamed & running - causes.keys())
 
 
-def _lost(processes: Sequence[Process], logs: list[Log]) -> bool:
-    """Return True if all failed ranks name a peer and a rank has not ended: it may be that peer, about to end."""
-    failed = [
-        _has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()
-    ]
-    return all(failed) and any(process.poll() is None for process in processes)
+def _may_follow(processes: Sequence[Process], causes: "Mapping[int, Cause]") -> bool:
+    """Return True if all failed ranks name another, and a rank has not ended: it may be that one, about to end."""
+    ends = [process.poll() for process in processes]
+    failed = [place for place, code in enumerate(ends) if code]
+    return all(_names_another(place, causes) for place in failed) and None in ends
 
 
-def _has_lost(log: Log) -> bool:
-    return bool(WAITED.search(text(log)) or LOST.search(text(log)))
+def _names_another(place: int, causes: "Mapping[int, Cause]") -> bool:
+    """Return True if a rank says that another one is the cause; one that is killed says nothing."""
+    return place in causes and not causes[place].is_own
 
 
 def _stopped(logs: list[Log]) -> list[int]:

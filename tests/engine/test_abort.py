@@ -10,6 +10,15 @@ import torch
 from loop_ranks import Ranks
 from torch import distributed as dist
 
+from collectives.cause import Cause, Kind, noted
+from collectives.engine.blame import (
+    AbortError,
+    NumberedCall,
+    WaitedError,
+    cause_of,
+    gave_sign,
+    how_calls_differ,
+)
 from collectives.engine.handshake import (
     HANDSHAKE,
     NO_CALL,
@@ -18,11 +27,12 @@ from collectives.engine.handshake import (
     send_to_all,
     signature,
 )
-from collectives.engine.mesh import TIMED_OUT, AbortError, abort_reason
 
 pytestmark = pytest.mark.timeout(60)  # a peer says nothing, or ends: nobody waits for ever
 
 WHY = "rank 1 failed by ValueError: 3 ≠ 4"
+FAILED = Cause(Kind.OWN, 1, WHY)
+LATE = Cause(Kind.TIMED_OUT, 2, f"rank 2 failed in step 0, receiving from rank 1: {WaitedError(2)}")
 SIGNATURE, OTHER = (
     signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1, b"a schedule")
     for n in (8, 9)
@@ -44,9 +54,10 @@ def rank() -> Iterator[Any]:
 
 
 def handshake(
-    mesh: Any, why: str = WHY, peer: int = 1, call: int = 5, of: bytes = SIGNATURE
+    mesh: Any, cause: Cause = FAILED, peer: int = 1, call: int = 5, of: bytes = SIGNATURE
 ) -> bytes:
-    return HANDSHAKE.pack(mesh._token, peer, call, of, why.encode())
+    told = cause.kind, cause.rank, cause.text.encode()
+    return HANDSHAKE.pack(mesh._token, peer, call, of, *told)
 
 
 def heard(mesh: Any, seconds: float = SECONDS) -> str:
@@ -71,7 +82,7 @@ def test_a_rank_that_waits_hears_why_any_rank_has_given_up(rank: Any, peer: int)
 
 @pytest.mark.parametrize("letters", [400, 2000])
 def test_a_long_reason_is_cut(rank: Any, letters: int) -> None:
-    send_to_all([rank.addresses[0]], handshake(rank, "é" * letters), SECONDS)
+    send_to_all([rank.addresses[0]], handshake(rank, FAILED._replace(text="é" * letters)), SECONDS)
     assert heard(rank).count("é") == min(letters, 500)
 
 
@@ -92,18 +103,22 @@ def test_an_abort_of_a_later_call_waits_for_that_call(rank: Any) -> None:
 
 def test_a_reason_of_the_rank_itself_or_of_another_call_goes_before_a_timeout(rank: Any) -> None:
     """Most ranks only know that they have waited."""
-    late = f"rank 2 failed in step 0, receiving from rank 1: {TIMED_OUT} of 2 s"
-    for each in (handshake(rank, late, peer=2), handshake(rank)):
+    for each in (handshake(rank, LATE, peer=2), handshake(rank)):
         send_to_all([rank.addresses[0]], each, SECONDS)
         rank.progress(SECONDS)
-    assert rank._abort().reason == WHY
-    rank._aborts[2] = AbortError(2, late, 5, OTHER)
-    assert rank._abort().reason == late
+    assert rank._abort().cause == FAILED
+    rank._aborts[2] = AbortError(2, LATE, 5, OTHER)
+    assert rank._abort().cause == LATE
 
 
 UNAUTHENTICATED = {
-    "the wrong token": lambda mesh: HANDSHAKE.pack(b"x" * 16, 1, 5, SIGNATURE, WHY.encode()),
+    "the wrong token": lambda mesh: HANDSHAKE.pack(
+        b"x" * 16, 1, 5, SIGNATURE, Kind.OWN, 1, WHY.encode()
+    ),
     "a rank that is not there": lambda mesh: handshake(mesh, peer=3),
+    "a kind that is not there": lambda mesh: HANDSHAKE.pack(
+        mesh._token, 1, 5, SIGNATURE, 77, 1, WHY.encode()
+    ),
     "half a handshake": lambda mesh: handshake(mesh)[:-1],
     "nothing": lambda mesh: b"",
 }
@@ -136,12 +151,37 @@ def test_ranks_that_do_not_listen_keep_nobody_from_being_told() -> None:
             each.close()
 
 
-def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
-    late = MessageError(False, 2, 1, "planted")
-    assert abort_reason(0, late) == "rank 0 failed in step 2, receiving from rank 1: planted"
-    assert abort_reason(0, KeyError("x")) == "rank 0 failed by KeyError: 'x'"
-    late.__cause__ = AbortError(1, WHY)
-    assert abort_reason(0, late) == WHY
+def message_error(why: OSError | None) -> MessageError:
+    error = MessageError(False, 2, 7, "planted")
+    error.__cause__ = why
+    return error
+
+
+def test_a_rank_passes_on_the_cause_that_it_has_heard() -> None:
+    """And adds whom it waited for itself, which it tells its own launcher only."""
+    own = Cause(Kind.LOST, 0, "rank 0 failed in step 2, receiving from rank 7: planted", 7, 2)
+    assert cause_of(0, message_error(ConnectionResetError("it has gone"))) == own
+    late = own._replace(kind=Kind.TIMED_OUT, silent=(3, 4))
+    assert cause_of(0, message_error(WaitedError(2, [3, 4]))) == late
+    passed_on = cause_of(0, message_error(AbortError(1, FAILED)))
+    assert passed_on == FAILED._replace(peer=7, step=2)
+    by_itself = cause_of(0, KeyError("x"))
+    assert by_itself == Cause(Kind.OWN, 0, "rank 0 failed by KeyError: 'x'")
+    assert [each.blamed for each in (own, late, passed_on, by_itself)] == [(7,), (3, 4), (7,), ()]
+    assert [each.is_own for each in (own, late, passed_on, by_itself)] == [False] * 3 + [True]
+
+
+def test_a_rank_that_fails_notes_the_cause_for_its_launcher(rank: Any) -> None:
+    rank.fail(KeyError("x"))
+    assert noted() == Cause(Kind.OWN, 0, "rank 0 failed by KeyError: 'x'")
+
+
+def test_only_a_rank_s_own_cause_is_a_sign_of_it() -> None:
+    gone, passed_on = ConnectionResetError("it has gone"), AbortError(2, FAILED)
+    assert gave_sign(1, gone, None)
+    assert gave_sign(1, None, AbortError(1, FAILED))
+    assert not gave_sign(2, None, passed_on)
+    assert not gave_sign(2, None, None)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +190,7 @@ def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
     ids=["another", "the same", "of another number", "none"],
 )
 def test_calls_of_one_number_are_compared(call: int, theirs: bytes, differs: bool) -> None:
-    error = AbortError(1, WHY, call=call, signature=theirs)
-    assert error.difference(5, SIGNATURE) == "elements 9 against 8" * differs
-    assert error.difference(5, NO_CALL) == ""
+    error = AbortError(1, FAILED, call=call, signature=theirs)
+    found = how_calls_differ(error, NumberedCall(5, SIGNATURE))
+    assert found == ("elements 9 against 8" if differs else "")
+    assert how_calls_differ(error, NumberedCall(5, NO_CALL)) == ""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectives.cause import Cause, Kind
 from collectives.emulator import allowed
 from collectives.launch import RankError, driver, launch
 from collectives.launch.channel import Channel
@@ -112,7 +113,7 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
         stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
         processes[2].send_signal(signal.SIGSTOP)
         names = [f"rank {rank} of 4" for rank in range(4)]
-        watched = names, processes, logs, lambda _: None, 0.5
+        watched = names, processes, logs, lambda _: None, 0.5, {}
         with pytest.raises(
             RankError,
             match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:",
@@ -131,24 +132,20 @@ DATED_ALIKE = "touch -d @0 /proc/self/fd/1"
 @pytest.mark.parametrize(
     ("peer", "failing", "said"),
     [
+        (1, "kill -9 $$", "^rank 1 of 2 was killed by SIGKILL;"),
         (
-            "in step 0, receiving from rank 1: it has gone",
-            "kill -9 $$",
-            "^rank 1 of 2 was killed by SIGKILL;",
-        ),
-        (
-            "Connection closed by peer [127.0.0.1]",
+            None,  # as gloo says it
             "echo ValueError; exit 1",
             "^rank 1 of 2 ended with exit code 1;.*\\n +V",
         ),
     ],
 )
 def test_the_rank_that_failed_is_named_although_its_peer_ends_first(
-    peer: str, failing: str, said: str
+    peer: int | None, failing: str, said: str
 ) -> None:
     """Also where both print within one tick of the clock that dates files."""
     commands = [
-        ["sh", "-c", f"echo '{peer}'; {DATED_ALIKE}; exit 1"],
+        ["sh", "-c", f"echo RuntimeError; {DATED_ALIKE}; exit 1"],
         ["sh", "-c", f"sleep 0.4; {failing.replace('exit', DATED_ALIKE + '; exit')}"],
     ]
     with ExitStack() as stack:
@@ -159,8 +156,51 @@ def test_the_rank_that_failed_is_named_although_its_peer_ends_first(
             start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)
         ]
         stack.callback(end, processes)
+        causes = {0: Cause(Kind.LOST, 0, "", peer)}
         with pytest.raises(RankError, match=said):
-            supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10)
+            supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10, causes)
+
+
+def test_a_rank_that_names_itself_is_the_first() -> None:
+    """Although it prints last, and its peer names it."""
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+        commands = [["sh", "-c", f"sleep {late}; echo no; exit 1"] for late in (0, 0.3)]
+        processes = [
+            start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)
+        ]
+        stack.callback(end, processes)
+        causes = {0: Cause(Kind.OWN, 1, "", peer=1), 1: Cause(Kind.OWN, 1, "")}
+        with pytest.raises(RankError, match=r"^rank 1 of 2 ended with exit code 1;"):
+            supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10, causes)
+
+
+@pytest.mark.parametrize(
+    ("causes", "named"),
+    [
+        ({0: Cause(Kind.TIMED_OUT, 0, "", 2, 0, (1,))}, ["rank 1 of 3"]),
+        ({0: Cause(Kind.TIMED_OUT, 0, "", 2, 0)}, ["rank 2 of 3"]),
+        ({0: Cause(Kind.OWN, 0, "")}, []),
+        ({}, []),
+        ({0: Cause(Kind.TIMED_OUT, 0, "", 2, 0), 2: Cause(Kind.TIMED_OUT, 2, "", 0, 0)}, []),
+    ],
+    ids=["gave no sign", "was waited for", "failed by itself", "was killed", "is about to end"],
+)
+def test_a_running_rank_that_the_failed_ones_blame_is_named(
+    causes: dict[int, Cause], named: list[str]
+) -> None:
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        commands = [["false"], ["sleep", "600"], ["sleep", "600"]]
+        processes = [
+            start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)
+        ]
+        stack.callback(end, processes)
+        names = [f"rank {rank} of 3" for rank in range(3)]
+        with pytest.raises(RankError) as caught:
+            supervise(names, processes, logs, lambda _: None, 10, causes)
+        silent = re.findall(r"^(.*) did not answer the others$", str(caught.value), re.MULTILINE)
+        assert silent == named
 
 
 @pytest.mark.alone

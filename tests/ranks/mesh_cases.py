@@ -208,7 +208,7 @@ def unauthenticated(rank: int, p: int) -> bool:
     assert isinstance(group, dist.ProcessGroup)
     joined, right = communicator(group).transport().mesh, True
     before, guests = open_files(), list[socket.socket]()
-    words = b"", b"hello", HANDSHAKE.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""), b""
+    words = b"", b"hello", HANDSHAKE.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, 0, 0, b""), b""
 
     def calls() -> None:
         nonlocal right

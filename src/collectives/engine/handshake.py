@@ -42,12 +42,12 @@ HEADER = struct.Struct(f"<QQQ{_SIGNATURE.size}s")  # call, step, bytes, and the 
 _TOKEN_BYTES = 16
 _PROTOCOL_BYTES = 4
 # Counts the changes of what is defined here, so that ranks with two versions of it notice.
-PROTOCOL = 2
+PROTOCOL = 3
 # Host, port, token, whether it can share memory, `PROTOCOL`.
 _ADDRESS = struct.Struct(f"<4sH{_TOKEN_BYTES}s?I")
-# Token and rank. An abort adds the call that failed, its signature, and the reason, which zeros
-# fill up.
-HANDSHAKE = struct.Struct(f"<{_TOKEN_BYTES}sIQ{_SIGNATURE.size}s1000s")
+# Token and rank. An abort adds the call that failed, its signature, and the cause: its kind (0 in a
+# handshake that is none), the global rank that failed first, and the text, which zeros fill up.
+HANDSHAKE = struct.Struct(f"<{_TOKEN_BYTES}sIQ{_SIGNATURE.size}sBI1000s")
 
 
 class Message(NamedTuple):
@@ -59,11 +59,12 @@ class Message(NamedTuple):
 
 
 class MessageError(RuntimeError):
-    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
+    """A message that did not arrive or could not be sent: in which ``step``, to or from which ``peer``, and why."""
 
     def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
         verb = "sending to" if is_sent else "receiving from"
         super().__init__(f"in {name_step(step)}, {verb} rank {peer}: {why}")
+        self.step, self.peer = step, peer
 
 
 def name_step(step: int) -> str:

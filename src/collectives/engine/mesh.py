@@ -1,4 +1,4 @@
-"""The connections of one rank to the others of its group, and why a call fails.
+"""The connections of one rank to the others of its group, and its calls over them.
 
 Messages travel over TCP connections of our own, so each leaves immediately. gloo's do not: a sender
 of gloo's waits until the receiver has said that it is ready, and a thread of the receiver's is
@@ -14,9 +14,9 @@ from one that is behind. (`tcp.loop` says how a rank does not take it away from 
 for a peer's messages in the order in which they are sent.
 
 A call has the timeout of its group. A rank that fails sends others an abort, so that each reports
-the cause and not a closed socket. An abort is a handshake with a reason, over a connection of its
+the cause and not a closed socket. An abort is a handshake with a cause, over a connection of its
 own: it arrives immediately, whatever was sent before. A rank that receives one fails, too, and
-passes the reason on.
+passes the cause on. `blame` decides which of several causes a rank reports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -37,7 +37,19 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
+from collectives.cause import Cause, Kind, note
 from collectives.engine import transport
+from collectives.engine.blame import (
+    AbortError,
+    NumberedCall,
+    WaitedError,
+    cause_of,
+    describe,
+    gave_sign,
+    is_only_late,
+    most_telling,
+    of_another_call,
+)
 from collectives.engine.handshake import (
     BARRIER,
     GONE,
@@ -46,7 +58,6 @@ from collectives.engine.handshake import (
     Message,
     MessageError,
     configure,
-    difference,
     exchange_addresses,
     global_ranks,
     own_address,
@@ -62,45 +73,9 @@ POLL_INTERVAL = 1.0
 MAX_PENDING, PENDING_SECONDS = 64, 5.0
 
 FAILED_BEFORE = "a collective of this process group has failed before: make a new group"
-# Marks a reason: most ranks fail so, and another one may know more.
-TIMED_OUT = "not done within the timeout"
 ABORT_SECONDS = 1.0  # for sending aborts, and for receiving them
 # To wait for the abort of a peer that has closed a connection: it sends the abort first.
 LOST_SECONDS = 0.2
-
-
-class AbortError(OSError):
-    """A peer has given up, for this reason: in which call, and what that was."""
-
-    def __init__(self, peer: int, reason: str, call: int = 0, signature: bytes = NO_CALL) -> None:
-        super().__init__(f"rank {peer} has given up, because {reason}")
-        self.reason, self.call, self.signature = reason, call, signature
-
-    def difference(self, call: int, signature: bytes) -> str:
-        """Describe how the peer's call differs from this rank's of the same number.
-
-        Empty if no difference is known.
-        """
-        if self.call != call or NO_CALL in (self.signature, signature):
-            return ""
-        return difference(self.signature, signature)
-
-
-def abort_reason(rank: int, error: BaseException) -> str:
-    """Return why this rank fails: the reason of another rank if it has received one, otherwise its own."""
-    if isinstance(error.__cause__, AbortError):
-        return error.__cause__.reason
-    return f"rank {rank} failed {error if isinstance(error, MessageError) else f'by {type(error).__name__}: {error}'}"
-
-
-def no_sign(ranks: Sequence[int]) -> str:
-    """Describe ranks that have not waited as long as the others.
-
-    >>> no_sign([1])
-    'rank 1 gave no sign in time (late, stopped, or never called)'
-    """
-    named = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-    return f"{named} gave no sign in time (late, stopped, or never called)"
 
 
 class Connections:
@@ -188,12 +163,10 @@ class Connections:
         """
         self._lost[peer, is_sent] = error
 
-    def handshake(self, reason: str = "") -> bytes:
-        """Return the first bytes on a connection of this rank's.
-
-        With a reason they are an abort.
-        """
-        return HANDSHAKE.pack(self._token, self.rank, self.call, self.signature, reason.encode())
+    def handshake(self, cause: Cause | None = None) -> bytes:
+        """Return the first bytes on a connection of this rank's; with a cause they are an abort."""
+        told = (cause.kind, cause.rank, cause.text.encode()) if cause else (0, 0, b"")
+        return HANDSHAKE.pack(self._token, self.rank, self.call, self.signature, *told)
 
     def _sockets(self) -> Iterator[socket.socket]:
         yield from (
@@ -247,13 +220,16 @@ class Connections:
     def _on_handshake(self, connection: socket.socket) -> None:
         """Accept a peer's connection, keep a peer's abort, and reject what is unauthenticated."""
         received = peek(connection, HANDSHAKE.size) or b""
-        token, peer, call, signature, reason = HANDSHAKE.unpack(received.ljust(HANDSHAKE.size))
+        token, peer, call, signature, kind, failed, text = HANDSHAKE.unpack(
+            received.ljust(HANDSHAKE.size, b"\0")
+        )
         is_whole = len(received) == HANDSHAKE.size
-        if not (is_whole and secrets.compare_digest(token, self._token) and peer < self.size):
+        is_known = secrets.compare_digest(token, self._token) and peer < self.size
+        if not (is_whole and is_known and kind in (0, *Kind)):
             self._reject(connection)
-        elif reason := reason.rstrip(b"\0"):
-            abort = AbortError(self.names[peer], reason.decode(errors="replace"), call, signature)
-            self._aborts.setdefault(peer, abort)
+        elif kind:
+            cause = Cause(Kind(kind), failed, text.rstrip(b"\0").decode(errors="replace"))
+            self._aborts.setdefault(peer, AbortError(self.names[peer], cause, call, signature))
             self._reject(connection)
         else:
             self._accept(connection, peer)
@@ -273,7 +249,7 @@ class Connections:
 
 
 class Mesh(Connections):
-    """The calls of one rank, one after the other, over its connections, and why a call fails."""
+    """The calls of one rank, one after the other, over its connections."""
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         super().__init__(group, background)
@@ -326,11 +302,13 @@ class Mesh(Connections):
         Those who receive it send theirs. If each of p ranks sent one to all, p ranks that fail at
         the same time would make p**2 connections.
         """
+        cause = cause_of(self.names[self.rank], error)
+        note(cause)  # also the second time, because after a timeout more is known
         if self._has_aborted:
             return
         self.is_open, self._has_aborted = False, True
         peers = self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}
-        abort = self.handshake(abort_reason(self.names[self.rank], error))
+        abort = self.handshake(cause)
         send_to_all([self.addresses[peer] for peer in peers], abort, ABORT_SECONDS)
 
     def end(self) -> None:
@@ -373,7 +351,7 @@ class Mesh(Connections):
         left, first = self.deadline - time.monotonic(), messages[0]
         self._awaited = {message.peer for message in messages}
         if left <= 0:
-            raise self.explained(first, self._timeout())
+            raise self.explained(first, WaitedError(self.seconds))
         if not self.is_open:
             raise self._failed(first, self._why_closed)
         for message in messages if self._lost else ():
@@ -410,7 +388,7 @@ class Mesh(Connections):
         """Raise MessageError if a peer has given up in this call, and its abort has come: a late rank has all data."""
         self.progress(0.0)
         if abort := self._abort():
-            peer = next(each for each, why in self._aborts.items() if why is abort)
+            (peer,) = [peer for peer, told in self._aborts.items() if told is abort]
             raise self.explained(Message(peer, BARRIER, is_sent=False), abort)
 
     def explained(self, message: Message, why: OSError) -> MessageError:
@@ -418,51 +396,51 @@ class Mesh(Connections):
 
         After a timeout, abort first, and ask the others for the cause.
         """
-        if TIMED_OUT in str(why) and not self._difference(why):
-            # Most of its own time is left.
+        if is_only_late(why, self._own):
+            # An abort that came while most of this rank's own time is left: it is the late one.
             is_late = self.deadline - time.monotonic() > self.seconds / 2
-            waited = self._failed(message, self._timeout())
-            waited.__cause__ = why if is_late else None
+            waited = self._failed(message, WaitedError(self.seconds))
+            if is_late:
+                waited.__cause__ = why
             self.fail(waited)
             why = self._cause_of_timeout(why, is_late)
-        error = self._failed(message, self._describe(why))
-        error.__cause__ = why
-        return error
+        return self._failed(message, why)
 
-    def _failed(self, message: Message, why: object) -> MessageError:
-        return MessageError(message.is_sent, message.step, self.names[message.peer], why)
+    def _failed(self, message: Message, why: OSError | str) -> MessageError:
+        """Return the error of a message, whose cause is ``why`` if that is an error."""
+        told = describe(why, self._own) if isinstance(why, OSError) else why
+        error = MessageError(message.is_sent, message.step, self.names[message.peer], told)
+        error.__cause__ = why if isinstance(why, OSError) else None
+        return error
 
     def _cause_of_timeout(self, why: OSError, is_late: bool) -> OSError:
         """Return the abort of a rank that knows more, or else a timeout that names the ranks that gave no sign."""
-        waited = {peer for peer, each in self.into.items() if peek(each, 1)}
+        alive = {peer for peer, connection in self.into.items() if peek(connection, 1)}
         self._wait_for_abort(self._other_call, ABORT_SECONDS)
         abort = self._abort()
-        if abort and (TIMED_OUT not in abort.reason or self._difference(abort)):
+        if abort and not is_only_late(abort, self._own):
             return abort
-        waited |= {peer for peer in self._neighbours() if self._has_failed(peer)}
-        silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
-        return (
-            self._timeout(f"{no_sign([self.names[each] for each in silent])}: ")
-            if silent
-            else abort or why
-        )
+        neighbours = self._neighbours()
+        alive |= {peer for peer in neighbours if self._gave_sign(peer)}
+        silent = sorted(neighbours - alive)
+        if is_late:
+            silent.append(self.rank)
+        if silent:
+            return WaitedError(self.seconds, [self.names[peer] for peer in silent])
+        return abort or why
+
+    def _gave_sign(self, peer: int) -> bool:
+        return gave_sign(self.names[peer], self._lost.get((peer, False)), self._aborts.get(peer))
+
+    @property
+    def _own(self) -> NumberedCall:
+        return NumberedCall(self.call, self.signature)
 
     def _neighbours(self) -> set[int]:
         """Return the ranks that this one is connected with, and those at distances 1, 2, 4, …: few, who reach all."""
         steps = [1 << i for i in range((self.size - 1).bit_length())]
         far = {(self.rank + sign * step) % self.size for step in steps for sign in (-1, 1)}
         return (far | {*self.out, *self.into, *self._awaited}) - {self.rank}
-
-    def _has_failed(self, peer: int) -> bool:
-        """Return True if the peer has gone, or its abort has its own reason.
-
-        One that comes late passes others' on.
-        """
-        why, own = (
-            self._lost.get((peer, False)) or self._aborts.get(peer),
-            f"rank {self.names[peer]} ",
-        )
-        return why is not None and getattr(why, "reason", own).startswith(own)
 
     def _wait_for_abort(
         self, look: Callable[[], AbortError | None], seconds: float
@@ -477,22 +455,7 @@ class Mesh(Connections):
         return found
 
     def _abort(self) -> AbortError | None:
-        """Return an abort of this call or an earlier one: best of another call, or else with a rank's own reason."""
-        received = [each for each in self._aborts.values() if each.call <= self.call]
-        return self._other_call() or min(
-            received, key=lambda each: TIMED_OUT in each.reason, default=None
-        )
+        return most_telling(self._aborts.values(), self._own)
 
     def _other_call(self) -> AbortError | None:
-        """Return the abort of a rank whose call of the same number differs from this rank's."""
-        return next(filter(self._difference, self._aborts.values()), None)
-
-    def _difference(self, error: OSError) -> str:
-        return error.difference(self.call, self.signature) if isinstance(error, AbortError) else ""
-
-    def _describe(self, error: OSError) -> str:
-        how = self._difference(error)
-        return f"{error}; its call differs from this rank's: {how}" if how else str(error)
-
-    def _timeout(self, who: str = "") -> TimeoutError:
-        return TimeoutError(f"{who}{TIMED_OUT} of {self.seconds:g} s")
+        return of_another_call(self._aborts.values(), self._own)

@@ -17,6 +17,8 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import is_own
+from collectives.cause import note
+from collectives.engine.blame import cause_of
 from collectives.engine.buffers import fill, hand_over
 from collectives.engine.handshake import MessageError, all_gather_bytes, difference, global_ranks
 from collectives.engine.program import Average, Plan, Recv, Reduce, Send, Span
@@ -180,9 +182,10 @@ def _exchange(
                 work.wait()
     except RuntimeError as error:
         first = batch[0]
-        raise MessageError(
-            isinstance(first, Send), first.step, global_ranks(group)[first.peer], error
-        ) from error
+        names = global_ranks(group)
+        failed = MessageError(isinstance(first, Send), first.step, names[first.peer], error)
+        note(cause_of(names[group.rank()], failed))
+        raise failed from error
 
 
 def _in_one_group(

@@ -4,7 +4,7 @@
              <-- each shows that it has the secret ->
              <-- {"role": "rank", "rank": 3} --------
              -- the job ---------------------------->
-             <-- {"event": …} or {"failed": […]} ----
+             <-- {"event": …} or {"failed": […], "cause": […]} ----
              -- {} --------------------------------->  it has been handled
 
 Connections and the challenge are those of `multiprocessing.connection`; no message is pickled. The

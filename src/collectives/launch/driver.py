@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from collectives.cause import Cause, Kind
 from collectives.launch.channel import Address, Channel, Event, Listener, encoded
 from collectives.launch.request import Request
 from collectives.processes import LINGER_SECONDS, Log, Process, supervise
@@ -80,6 +81,7 @@ class Driver:
         self._store, self._heard = Future[list[Any]](), SimpleQueue[Heard]()
         self._inherited: set[Channel] = set()
         self._serve_others, self.failures, self.reported = serve_others, list[Heard](), list[Log]()
+        self.causes = dict[int, Cause]()  # why a rank says that it fails
         self._listener = Listener(host, shared, self._serve, listening) if shared else None
 
     @property
@@ -163,6 +165,7 @@ class Driver:
                 self.request.on_event(each.message["event"])
             else:
                 self.failures.append(each)
+                self.causes[each.rank] = _cause_in(each.message)
                 for log in self.reported[each.rank : each.rank + 1]:
                     log.write("\n".join(each.message["failed"]).encode())
                     log.flush()
@@ -170,6 +173,12 @@ class Driver:
                 # A failed rank may end only now, so that its consequences are heard of later.
                 each.channel.send({})
         return arrived
+
+
+def _cause_in(message: Event) -> Cause:
+    """Return the cause that a rank has sent with the report of its failure."""
+    kind, rank, peer, step, silent = message["cause"]
+    return Cause(Kind(kind), rank, "", peer, step, tuple(silent))
 
 
 def rank_names(ranks: int) -> list[str]:
@@ -207,5 +216,10 @@ def drive(driver: Driver, start: Starter) -> list[Event]:
         driver.reported = started.logs if started.has_reports else []
         events = driver.events(started.processes)
         return supervise(
-            started.names, started.processes, started.logs, events, driver.request.timeout
+            started.names,
+            started.processes,
+            started.logs,
+            events,
+            driver.request.timeout,
+            driver.causes,
         )

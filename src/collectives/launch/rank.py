@@ -21,6 +21,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from collectives.cause import Cause, Kind, noted
 from collectives.launch.address import LOOPBACK, loopback_interface, reachable
 from collectives.launch.channel import JOIN_SECONDS, Channel, Event, connect
 from collectives.launch.request import module_of
@@ -29,6 +30,8 @@ from collectives.processes import kill_group
 
 # The longest that a failed rank waits for its launcher to receive the report.
 ANSWER_SECONDS = 5.0
+
+GLOO_LOST = ("Connection closed by peer", "Connection reset by peer")
 
 # Variables in which each launcher sets the rank, the world size and the local rank.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -58,14 +61,29 @@ def main(launcher: str, where: str, module: str = "") -> None:
             )
         os.environ["LOCAL_RANK"] = str(local)
         _run(module or module_of(job["task"]), job, rank, channel, answers)
-    except BaseException:
+    except BaseException as error:
         # Exit at once: the library's threads would abort an orderly exit and hide the error.
         traceback.print_exc()
         sys.stderr.flush()
         with suppress(OSError, Empty):  # the launcher is gone, and the reason with it
-            channel.send({"failed": traceback.format_exc().splitlines()})
+            kind, failed, _, *seen = _cause(error, rank)
+            lines = traceback.format_exc().splitlines()
+            channel.send({"failed": lines, "cause": [kind, failed, *seen]})
             answers.get(timeout=ANSWER_SECONDS)
         os._exit(1)
+
+
+def _cause(error: BaseException, rank: int) -> Cause:
+    """Return why this rank fails, by the error that ends it.
+
+    After a failed call of ours no other call of its group works, so a RuntimeError comes from that.
+    """
+    failed_call = noted()
+    if failed_call and isinstance(error, RuntimeError):
+        return failed_call
+    # gloo says in its text alone that a peer has gone, and not which one.
+    is_lost = isinstance(error, RuntimeError) and any(end in str(error) for end in GLOO_LOST)
+    return Cause(Kind.LOST if is_lost else Kind.OWN, rank, str(error))
 
 
 def _channel(where: str, rank: int) -> Channel:
