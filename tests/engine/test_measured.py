@@ -11,6 +11,7 @@ import pytest
 from collectives import autotune
 from collectives.autotune import MEASURED
 from collectives.engine import probe
+from collectives.engine.memory_cost import choose_by_reads
 from collectives.launch import launch
 from collectives.machine import Link, Machine
 from places import PATIENCE
@@ -77,7 +78,7 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
         assert machine.name == MEASURED
         link = machine.network
         assert first[0]["chosen"] == [
-            probe.choose_by_reads("all_reduce", p, NBYTES, link.alpha, link.beta),
+            choose_by_reads("all_reduce", p, NBYTES, link.alpha, link.beta),
             1,
         ]
 

@@ -19,7 +19,7 @@ from collectives.core.schedule import Ints, Schedule, check_ranks_only, digest
 from collectives.engine.call import Call, CompiledCall, Performed
 from collectives.engine.compile import plan
 from collectives.engine.handshake import signature
-from collectives.engine.probe import choose_by_reads
+from collectives.engine.memory_cost import choose_by_reads
 from collectives.engine.program import (
     COMPILED,
     PYTHON,

@@ -4,16 +4,13 @@ A process keeps the links that it has measured, and later groups take them, beca
 as one with a device mesh makes many groups. Rank 0 of a group decides: it tells the others what it
 knows, or they measure together.
 
-On shared memory a step and a byte are measured, and "auto" chooses by them. Messages cost nothing
-by themselves there, because a step that reads from all peers is one wait. So the closed forms of
-`collectives.autotune`, which count messages, do not hold.
+On shared memory a step and a byte are measured, by which `memory_cost` predicts a call.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -21,12 +18,11 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from collectives.algorithms import build, candidates
+from collectives.algorithms import build
 from collectives.autotune import MEASURED
-from collectives.core.contracts import ROOTED
-from collectives.core.traffic import traffic
 from collectives.engine.compile import as_plan
 from collectives.engine.handshake import NO_CALL, all_gather_bytes
+from collectives.engine.memory_cost import steps_and_reads
 from collectives.engine.program import Instruction, Plan, Recv, Send, Span, Task, Wait
 from collectives.engine.slots import slot_plan
 from collectives.engine.tcp.execute import Tcp
@@ -152,33 +148,6 @@ def _machine(transport: Tcp, links: list[MeasuredLink]) -> Machine:
         inside=links[0].link,
         network=network,
     )
-
-
-def choose_by_reads(collective: str, p: int, nbytes: int, alpha: float, beta: float) -> str:
-    """Return the algorithm with the least ``alpha * steps + beta * bytes``, those that the busiest rank reads.
-
-    >>> [choose_by_reads("all_reduce", 4, nbytes, alpha=1e-5, beta=1e-9) for nbytes in (4, 1 << 20)]
-    ['one_shot', 'two_shot']
-    """
-
-    def seconds(name: str) -> float:
-        steps, share = steps_and_reads(collective, name, p)
-        return steps * alpha + share * nbytes * beta
-
-    return min(candidates(collective), key=seconds)
-
-
-@cache
-def steps_and_reads(collective: str, name: str, p: int) -> tuple[int, float]:
-    """Count the steps, and what the busiest rank reads as a share of the buffer.
-
-    Pipelines have one segment.
-
-    >>> steps_and_reads("all_reduce", "ring", 4)
-    (6, 1.5)
-    """
-    schedule = build(collective, name, p, root=0 if collective in ROOTED else None, segments=1)
-    return schedule.nsteps, max(traffic(schedule, schedule.k).received.tolist()) / schedule.k
 
 
 def _measure_shared_memory(transport: Any) -> tuple[float, float]:

@@ -1,15 +1,41 @@
-"""Execute one rank's part of a schedule in shared memory: wait for counts, add straight from peers' slots.
+"""Execute one rank's part of a schedule in shared memory: wait for counts, add straight from peers' slots."""
 
-A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the
-cache. Blocks use two halves of the slots in turn. A rank's count has the block's number, which goes
-up for ever, above the bits of the step.
-
-A rank that gives up on a peer swaps the peer's count for a negative one, which names itself. The
-peer fails when it next counts on, however late, so of the two either both go on or none.
-
-All of this is compiled code. Python only looks at what has failed, when a rank has waited for a
-while.
-"""
+# The protocol. The ranks of a host share one segment. Each has a header there, which begins with its
+# count, and a region of slots. Only the owner writes them, but for the one case below; peers read. A
+# peer's data are never sent: whoever needs them waits until the peer's count says that they are
+# there, and adds them straight from the peer's slot into its own slot or tensor.
+#
+# A count is (number of the block << STEP_BITS) + progress, and goes up for ever. Progress is 0
+# before the rank has entered the block, ENTERED when its own data are in its slots, and
+# ENTERED + t + 1 when it has done step t. A block is a slice of every chunk, so that all slots of a
+# block fit into the cache; a call has one block or more, and the next call goes on counting. A wait
+# is always for a count that a peer reaches: `slots` has compiled for which one, per step.
+#
+#     rank 0: enter    count = e.1 ... await rank 1 >= e.1, add its slot ... count = e.2 ... (e+1).0
+#     rank 1: enter    count = e.1 ... await rank 0 >= e.1, add its slot ... count = e.2 ... (e+1).0
+#
+# Memory is used again without an answer. Blocks with even and odd numbers have slots of their own,
+# and a rank enters block e only when all counts are at (e - 1).0 or higher: then everybody has left
+# block e - 2, and reads nothing in the half that this block overwrites. Within a block, a slot is
+# written only when the counts of its former readers say that they have read it.
+#
+# A rank that waits looks at the count, then yields its core, and after a millisecond sleeps on the
+# count as a futex. It first writes into the segment whose count it sleeps for, and how high; a rank
+# that counts on reads these notes after it has stored its count, and wakes whom it finds. A memory
+# fence on each side makes sure that one of the two sees the other.
+#
+# Do all make the same call? Before its count enters a block a rank writes the digest of its call
+# into its header, and a peer compares it the first time that it needs that rank in the block. A
+# different one ends the call, and the signatures beside the digests say how the calls differ.
+#
+# When a peer does not come, `run` returns PAUSE, and Python looks for an abort, a lost peer or the
+# deadline. If this rank gives up, it swaps the peer's count for a negative one, which names itself.
+# The peer counts on by a swap, too, so it notices, however late: of the two either both go on, or
+# none. To ranks of other hosts, and with a reason, an abort travels by TCP (`engine.mesh`).
+#
+# Why it cannot deadlock: a step waits only for counts of earlier steps of this block, of all ranks'
+# entry, or of an earlier block. So the rank with the lowest count waits for nothing that has not
+# been reached, and goes on.
 
 from __future__ import annotations
 

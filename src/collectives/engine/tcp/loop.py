@@ -1,13 +1,42 @@
-"""The loop, compiled: run the tasks whose inputs are there, wait for messages, send and read them.
+"""The loop, compiled: run the tasks whose inputs are there, wait for messages, send and read them."""
 
-A message goes out at once or, where ranks exchange, one step's after the other. Two messages that
-share a link both come late. In an exchange, such as recursive doubling or `circulant`, a rank that
-is behind has the message of its step before its own has left. If it went on to the next peer at
-once, the first one would wait twice as long, and be behind in its turn. So there none of a later
-step begins before those of the earlier ones have left: over a network a long one has when no more
-of it is in flight than a link holds. A pipeline, a ring or a tree, sends what is there, because it
-has to overlap. So does a pairwise all-to-all, because none of its steps waits for another.
-"""
+# The protocol. Between two ranks there are two connections, one each way, and a connection carries
+# nothing but messages: a header (the call's number, the step, the bytes that follow, the call's
+# signature) and the bytes. A receiver knows from its own program which message comes next on a
+# connection, so it compares the header with what it expects, and a difference ends the call.
+#
+# Nobody asks for permission to send. A rank that has a message hands it to the system at once. There
+# is no credit but TCP's own window: a receiver reads a message only when its program has asked for
+# it (an instruction RECV queues it on the connection). What has not been asked for stays in the
+# system's buffers, and when those are full, TCP holds the sender back. So a rank that is ahead takes
+# no memory of one that is behind, and no share of its link.
+#
+# A program is a list of tasks, each a few instructions in order, and each after some tasks before
+# it. The loop runs every task of the window whose earlier tasks are done, until it waits (WAIT: so
+# many bytes of a message are still to come, or to leave). When no task can go on, the loop polls: the
+# connections from which tasks await something, those that have room for what is unsent, and the
+# listener. It reads straight into the tensor or into scratch memory, writes from there, and marks
+# the tasks as ready whose bytes have moved.
+#
+# An abort does not travel on these connections, because it would queue behind data. It is a
+# connection of its own to the listener (`engine.mesh`). `run` returns to Python when the listener is
+# ready, when a connection fails, and every tenth of a second. Python then looks for an abort, for
+# lost peers and for the deadline, and calls `run` again, or raises.
+#
+# Why it cannot deadlock: look at the earliest step that any rank has not finished. Messages of all
+# steps before it have arrived. A rank sends its messages of a step before it waits for any of that
+# step, so all messages of this step are queued at their senders or on their way. They leave as long
+# as their receivers read, and a receiver reads in two cases: it awaits the message itself; or it
+# awaits room for a message of its own, and then it reads everything it has asked for, since its
+# receiver may be waiting for it in the same way. So the step ends on some rank, and then on all.
+#
+# In what order messages leave. Two that share a link both come late. In an exchange, such as
+# recursive doubling or `circulant`, a rank that is behind has the message of its step before its own
+# has left. If it went on to the next peer at once, the first one would wait twice as long, and be
+# behind in its turn. So there none of a later step begins before those of the earlier ones have
+# left: over a network a long one has when no more of it is in flight than a link holds. A pipeline,
+# a ring or a tree, sends what is there, because it has to overlap. So does a pairwise all-to-all,
+# because none of its steps waits for another.
 
 import errno
 import sys
@@ -116,14 +145,21 @@ def run(at: int, nanoseconds: int) -> int:
 
 @compiled
 def _arrays(at: int) -> tuple[Flat, LoopState]:
-    a = carray(pointer(at), (ARRAYS, 2), np.int64)
+    found = carray(pointer(at), (ARRAYS, 2), np.int64)
     program = Flat(
-        _array(a[0], TASK), _array(a[1], np.int64), _array(a[2], INSTRUCTION), _array(a[3], SPAN)
+        _array(found[0], TASK),
+        _array(found[1], np.int64),
+        _array(found[2], INSTRUCTION),
+        _array(found[3], SPAN),
     )
-    messages, tasks, peers = _array(a[4], MESSAGE), _array(a[5], TASK_STATE), _array(a[6], PEER)
-    call, header, links = _array(a[7], CALL), _array(a[8], np.int64), _array(a[9], LINK)
-    descriptors, polls = _array(a[10], DESCRIPTORS), _array(a[11], np.int64)
-    parts, times = _array(a[12], np.int64), _array(a[13], np.int64)
+    messages, tasks, peers = (
+        _array(found[4], MESSAGE),
+        _array(found[5], TASK_STATE),
+        _array(found[6], PEER),
+    )
+    call, header, links = _array(found[7], CALL), _array(found[8], np.int64), _array(found[9], LINK)
+    descriptors, polls = _array(found[10], DESCRIPTORS), _array(found[11], np.int64)
+    parts, times = _array(found[12], np.int64), _array(found[13], np.int64)
     return program, LoopState(
         messages, tasks, peers, call, header, links, descriptors, polls, parts, times
     )
