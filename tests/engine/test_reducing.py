@@ -10,14 +10,17 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from collectives.bench import settings
 from collectives.engine import kernels as kernels_module
+from collectives.engine import ops
 from collectives.engine.kernels import BLOCK, KERNELS, combine, divide, kernels
-from collectives.engine.reduce import COMBINE, HALF
+from collectives.engine.ops import BY_ROW_NAME, OPS, name_of
+from collectives.engine.reduce import HALF
 
 pytestmark = pytest.mark.integration  # compiles
 
 SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
-OPS = [SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
+REDUCED_BY = [SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
 
 
 def run(op: object, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
@@ -37,13 +40,13 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", REDUCED_BY)
 def test_two_of_a_half_type_as_torch(op: object, dtype: torch.dtype) -> None:
     one, into = every(dtype), torch.zeros(1 << 16, dtype=dtype)
     for seed in range(3):
         other = one[torch.randperm(len(one), generator=torch.Generator().manual_seed(seed))]
         run(op, into, [one, other])
-        assert same(into, COMBINE[op](one, other))
+        assert same(into, OPS[op].combine(one, other))
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -97,5 +100,29 @@ def test_one_process_at_a_time_compiles_kernels(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         kernels_module, "compiled_callback", compiler := Mock(side_effect=need_lock)
     )
-    kernels_module._compiled.__wrapped__(kernels_module.add, *3 * [kernels_module.BYTES])
+    kernels_module._compiled.__wrapped__(ops.add, *3 * [kernels_module.BYTES])
     compiler.assert_called_once()
+
+
+def test_each_op_has_one_row_which_measurements_name_as_settings_do() -> None:
+    assert tuple(BY_ROW_NAME) == settings.OPS
+    assert [name.upper()[:3] for name in BY_ROW_NAME] == [
+        name_of(BY_ROW_NAME[name])[:3] for name in BY_ROW_NAME
+    ]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_loop_and_its_loop_for_bools_do_what_torch_does(op: object) -> None:
+    if op == AVG:
+        return  # a sum, which `divide` divides
+    one, other = torch.arange(-8, 8), torch.arange(16) % 5
+    into = torch.zeros(16, dtype=torch.int64)
+    run(op, into, [one, other])
+    assert torch.equal(into, OPS[op].combine(one, other))
+    bits = [torch.tensor(each) for each in ([False, False, True, True], [False, True] * 2)]
+    into = torch.zeros(4, dtype=torch.bool)
+    run(op, into, bits)
+    if OPS[op].is_bitwise:
+        assert torch.equal(into, OPS[op].combine(*bits))
+    else:
+        assert torch.equal(into, OPS[op].combine(*[each.int() for each in bits]) > 0)

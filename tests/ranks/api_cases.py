@@ -21,7 +21,6 @@ from collectives.algorithms import build, executable, names
 from collectives.backends import backend
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
-from collectives.bench.measure import OPS
 from collectives.core.interpret import apply
 from collectives.core.schedule import Schedule
 from collectives.core.summation import is_alike, summation
@@ -29,6 +28,7 @@ from collectives.engine.call import Call
 from collectives.engine.compile import plan
 from collectives.engine.group import communicator
 from collectives.engine.nccl import execute_in_batches
+from collectives.engine.ops import BY_ROW_NAME
 from collectives.engine.program import Plan
 
 Check = Callable[[str, bool], None]
@@ -47,7 +47,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         checked.append((case, ok))
 
     warnings.simplefilter("error")
-    for name, op, n in itertools.product(DTYPES, OPS, LENGTHS):
+    for name, op, n in itertools.product(DTYPES, BY_ROW_NAME, LENGTHS):
         if n in (7, 64) or (name in ("float32", "bfloat16") and op in ("sum", "avg")):
             reducing(check, rank, p, name, op, n)
     for name, n in itertools.product(DTYPES, LENGTHS):
@@ -86,11 +86,11 @@ def reducing(check: Check, rank: int, p: int, name: str, op: str, n: int) -> Non
     mine, everything = data(rank, n, name, op, p), total(n, name, op, p)
     for algorithm in ["auto", *names("all_reduce", executable())]:
         tensor = mine.clone()
-        collectives.all_reduce(tensor, OPS[op], algorithm=algorithm, segments=3)
+        collectives.all_reduce(tensor, BY_ROW_NAME[op], algorithm=algorithm, segments=3)
         check(f"all_reduce {algorithm} {name} {op} {n}", torch.equal(tensor, everything))
     for algorithm, dst in itertools.product(["auto", *names("reduce", executable())], {0, p - 1}):
         tensor = mine.clone()
-        collectives.reduce(tensor, dst, OPS[op], algorithm=algorithm)
+        collectives.reduce(tensor, dst, BY_ROW_NAME[op], algorithm=algorithm)
         check(
             f"reduce {algorithm} to {dst} {name} {op} {n}",
             torch.equal(tensor, everything if rank == dst else mine),
@@ -98,7 +98,7 @@ def reducing(check: Check, rank: int, p: int, name: str, op: str, n: int) -> Non
     whole, parts = data(rank, n * p, name, op, p), total(n * p, name, op, p)
     for algorithm in ["auto", *names("reduce_scatter", executable())]:
         given, output = whole.clone(), torch.full((n,), 77, dtype=whole.dtype)
-        collectives.reduce_scatter_tensor(output, given, OPS[op], algorithm=algorithm)
+        collectives.reduce_scatter_tensor(output, given, BY_ROW_NAME[op], algorithm=algorithm)
         ok = torch.equal(output, parts.view(p, n)[rank]) and torch.equal(given, whole)
         check(f"reduce_scatter {algorithm} {name} {op} {n}", ok)
 

@@ -17,8 +17,8 @@ from torch import distributed as dist
 from collectives.backends import Backend, backend
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
-from collectives.bench.measure import OPS
 from collectives.engine.call import Call
+from collectives.engine.ops import BY_ROW_NAME
 
 Event = dict[str, Any]
 Check = tuple[str, bool]
@@ -41,7 +41,7 @@ def run(settings: Event, report: Callable[[Event], None]) -> None:
 def cases(name: str) -> Any:
     """Every collective, dtype, op, root and length that the back end has."""
     p = dist.get_world_size()
-    for collective, dtype, op, n in itertools.product(CASES, DTYPES, OPS, LENGTHS):
+    for collective, dtype, op, n in itertools.product(CASES, DTYPES, BY_ROW_NAME, LENGTHS):
         reduces = collective in ("reduce", "reduce_scatter", "all_reduce")
         if (reduces or op == "sum") and not backend(name).unsupported(collective, op, dtype):
             for root in (
@@ -62,7 +62,7 @@ def cases(name: str) -> Any:
 def waited_for(name: str) -> bool:
     """Nobody leaves flush before the last rank has begun to."""
     x = torch.ones(1)
-    backend(name).perform(Call("all_reduce", x, x, OPS["sum"]))
+    backend(name).perform(Call("all_reduce", x, x, BY_ROW_NAME["sum"]))
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(0.3)
     times: list[Any] = [time.monotonic(), 0.0]
@@ -99,7 +99,7 @@ def perform(
     name: str, collective: str, output: Any, given: Any, op: str = "sum", root: int = 0, **more: Any
 ) -> None:
     backend(name).perform(
-        Call(collective, output, given, OPS[op], root, backend(name).group(), **more)
+        Call(collective, output, given, BY_ROW_NAME[op], root, backend(name).group(), **more)
     )
 
 

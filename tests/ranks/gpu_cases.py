@@ -17,7 +17,6 @@ from collectives.algorithms import executable
 from collectives.backends import backend, nccl
 from collectives.bench import Row
 from collectives.bench.data import reduced, share, values
-from collectives.bench.measure import OPS
 from collectives.bench.report import gathered
 from collectives.bench.settings import DTYPES
 from collectives.core.contracts import REDUCING
@@ -26,6 +25,7 @@ from collectives.engine.call import Call
 from collectives.engine.compile import as_plan
 from collectives.engine.group import perform
 from collectives.engine.nccl import execute_in_batches
+from collectives.engine.ops import BY_ROW_NAME
 from collectives.engine.program import Recv, Reduce, Send, Span, Task, Wait
 
 # Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks
@@ -89,7 +89,7 @@ def begin(
             case.collective,
             output,
             mine,
-            OPS[case.op],
+            BY_ROW_NAME[case.op],
             case.root,
             group,
             case.algorithm,
@@ -145,7 +145,9 @@ def on_two_streams(
         which = call % 2
         with torch.cuda.stream(streams[which]):
             output = torch.empty(n, dtype=torch.float32, device=device)
-            perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
+            perform(
+                Call("reduce_scatter", output, mine[which], BY_ROW_NAME["sum"], None, group, "ring")
+            )
             outputs.append((output, total * (1 + which)))
     torch.cuda.synchronize(device)
     return outputs
@@ -173,7 +175,7 @@ def to_itself(
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)
         scratch = torch.empty(n, dtype=torch.float32, device=device)
         for _ in range(10):
-            execute_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
+            execute_in_batches(doubled, tensor, scratch, group, BY_ROW_NAME["sum"], 1)
     torch.cuda.synchronize(device)
     return [(tensor, mine << 10)]
 

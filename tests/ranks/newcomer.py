@@ -15,11 +15,12 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import executable
-from collectives.engine import group, kernels
+from collectives.engine import group
 from collectives.engine.buffers import fill, hand_over
 from collectives.engine.call import Call, CompiledCall
+from collectives.engine.ops import OPS, Op
 from collectives.engine.program import Average, Recv, Reduce, Send, Span, Wait
-from collectives.engine.reduce import COMBINE, divide, reduce
+from collectives.engine.reduce import divide, reduce
 
 Event = dict[str, Any]
 N = 103
@@ -76,7 +77,7 @@ def run(settings: Event, report: Callable[[Event], None]) -> None:
     if settings["what"] == "transport":
         group.CONNECT["gloo"] = OverGloo.connect
     else:
-        COMBINE[HYPOT], kernels.BY_OP[HYPOT] = torch.hypot, hypot
+        OPS[HYPOT] = Op(torch.hypot, hypot, hypot)
         whole = {HYPOT: torch.stack(every).square().sum(dim=0).sqrt()}
     for (collective, algorithm), (op, expected) in (
         (each, one) for each in executable() for one in whole.items()

@@ -16,15 +16,8 @@ from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.core.bounds import algbw, busbw
 from collectives.core.schedule import parts
 from collectives.engine.call import Call, Performed
+from collectives.engine.ops import BY_ROW_NAME
 from collectives.statistics import interval_us, median_interval, microseconds
-
-OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "prod": dist.ReduceOp.PRODUCT,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
 
 
 def preload() -> None:
@@ -142,7 +135,7 @@ def _case(
     A persistent call stays in ``prepared``, after an ordinary one was made.
     """
     one, algorithm = backend(configuration[0]), configuration[1]
-    op, group, output, given = OPS[wanted.op], one.group(), buffers.output, buffers.given
+    op, group, output, given = BY_ROW_NAME[wanted.op], one.group(), buffers.output, buffers.given
     call = Call(
         wanted.collective, output, buffers.input, op, wanted.root, group, algorithm, wanted.segments
     )

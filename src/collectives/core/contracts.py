@@ -91,6 +91,11 @@ class Contract(NamedTuple):
     upwards: bool = False  # in its trees a rank sends to its parent
     reduces: bool = False
     in_place: bool = False  # torch.distributed performs it on the caller's own tensor
+    # A rank's input, or its output, is its own part of the buffer, not the whole one.
+    input_is_part: bool = False
+    output_is_part: bool = False
+    # The tensor that the root alone has: "input", "output", or "" where all ranks have both.
+    root_only: str = ""
     compact: bool = False  # a rank has room for a part of the buffer only
 
 
@@ -114,22 +119,22 @@ CONTRACTS: dict[str, Contract] = {
         rooted=True, in_place=True),
     "scatter": Contract(
         lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.at_owner, _others,
-        parts=1, rooted=True, compact=True),
+        parts=1, rooted=True, compact=True, output_is_part=True, root_only="input"),
     "gather": Contract(
         lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_root, _others,
-        parts=1, rooted=True, upwards=True, compact=True),
+        parts=1, rooted=True, upwards=True, compact=True, input_is_part=True, root_only="output"),
     "all_gather": Contract(
         lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.everywhere, _others,
-        parts=1, in_place=True),
+        parts=1, in_place=True, input_is_part=True),
     "all_to_all": Contract(
         lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_receiver, _others,
         parts=2, compact=True),
     "reduce": Contract(
         lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_root, _full_buffer,
-        rooted=True, upwards=True, reduces=True, in_place=True),
+        rooted=True, upwards=True, reduces=True, in_place=True, root_only="output"),
     "reduce_scatter": Contract(
         lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_owner, _others,
-        parts=1, reduces=True),
+        parts=1, reduces=True, output_is_part=True),
     "all_reduce": Contract(
         lambda x: x.mine, lambda x: x.everyone, lambda x: x.everywhere, _both_ways,
         reduces=True, in_place=True),

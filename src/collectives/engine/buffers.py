@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from collectives.core.contracts import IN_PLACE
+from collectives.core.contracts import CONTRACTS
 from collectives.core.schedule import Ints
 from collectives.engine.call import Call
 from collectives.engine.program import Plan
@@ -27,15 +27,16 @@ def fill(call: Call, made: CompiledCall, rank: int, p: int) -> tuple[torch.Tenso
     """
     program, edges, some = made.plan, made.edges, call.any_tensor()
     _check_elements(call, *_elements(call, made.n, rank, p))
+    form = CONTRACTS[call.collective]
     bystander = call.collective == "reduce" and rank != call.root
-    in_place = call.collective in IN_PLACE and not (bystander and program.writes)
+    in_place = form.in_place and not (bystander and program.writes)
     if in_place:
         work, scratch = call.flat_output(), _memory(program.scratch, some)
     else:
         whole = program.scratch + int(edges[-1])
         scratch = _memory(whole, some)
         work = scratch[program.scratch : whole]
-    if call.collective in ("gather", "all_gather", "all_to_all"):
+    if form.input_is_part or call.collective == "all_to_all":
         work[_part(edges, rank, p)].copy_(call.flat_input())
     elif not in_place and call.input is not None:
         work.copy_(call.flat_input())
@@ -74,17 +75,16 @@ def address(tensor: torch.Tensor | None) -> int:
 
 def _elements(call: Call, n: int, rank: int, p: int) -> tuple[int, int]:
     """Elements of the input and of the output, 0 where there is none, of a call on a buffer of n elements."""
-    is_root = call.root in (None, rank)
-    match call.collective:
-        case "scatter" | "reduce_scatter":
-            return n * is_root, n // p
-        case "gather" | "all_gather":
-            return n // p, n * is_root
-        case "all_to_all" if call.splits:
-            return sum(call.splits[0]), sum(call.splits[1])
-        case "reduce":
-            return n, n * is_root
-    return n, n
+    if call.splits:
+        return sum(call.splits[0]), sum(call.splits[1])
+    form, is_root = CONTRACTS[call.collective], call.root in (None, rank)
+    given = n // p if form.input_is_part else n
+    wanted = n // p if form.output_is_part else n
+    if form.root_only == "input" and not is_root:
+        given = 0
+    if form.root_only == "output" and not is_root:
+        wanted = 0
+    return given, wanted
 
 
 def _check_elements(call: Call, source: int, target: int) -> None:
@@ -112,15 +112,14 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def hand_over(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) -> None:
     """Copy the result into the caller's output, where it was not made in place."""
-    match call.collective:
-        case "scatter" | "reduce_scatter":
-            call.flat_output().copy_(work[_part(edges, rank, p)])
-        case "gather" if rank == call.root:
-            call.flat_output().copy_(work)
-        case "all_to_all":
-            ends = edges[:: (len(edges) - 1) // (p * p)]
-            pieces = [work[ends[s * p + rank] : ends[s * p + rank + 1]] for s in range(p)]
-            torch.cat(pieces, out=call.flat_output())
+    if CONTRACTS[call.collective].output_is_part:
+        call.flat_output().copy_(work[_part(edges, rank, p)])
+    elif call.collective == "gather" and rank == call.root:
+        call.flat_output().copy_(work)
+    elif call.collective == "all_to_all":
+        ends = edges[:: (len(edges) - 1) // (p * p)]
+        pieces = [work[ends[s * p + rank] : ends[s * p + rank + 1]] for s in range(p)]
+        torch.cat(pieces, out=call.flat_output())
 
 
 def _part(edges: Ints, rank: int, p: int) -> slice:

@@ -14,7 +14,7 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.autotune import MEASURED, STRAIGHT, choose_for_call, decode_machine, full_node
-from collectives.core.contracts import COMPACT
+from collectives.core.contracts import CONTRACTS
 from collectives.core.schedule import Ints, Schedule, check_ranks_only, digest
 from collectives.engine.call import Call, CompiledCall, Performed
 from collectives.engine.compile import plan
@@ -99,13 +99,12 @@ class CallKey(NamedTuple):
 
     def elements(self, p: int) -> int:
         """Return the elements of the whole buffer, the same on every rank (but with an all-to-all's own splits)."""
-        by_output = self.collective in ("scatter", "reduce_scatter")
-        kind = self.target if by_output or self.in_place else self.source
+        form = CONTRACTS[self.collective]
+        kind = self.target if form.output_is_part or self.in_place else self.source
         if kind is None:
-            raise ValueError(
-                f"{self.collective} needs an {'output' if by_output else 'input'} on this rank"
-            )
-        return kind.numel * (p if by_output or self.collective in ("gather", "all_gather") else 1)
+            missing = "output" if form.output_is_part else "input"
+            raise ValueError(f"{self.collective} needs an {missing} on this rank")
+        return kind.numel * p if form.input_is_part or form.output_is_part else kind.numel
 
 
 def call_key(call: Call) -> tuple[Any, ...]:
@@ -250,7 +249,7 @@ def _layout(key: ScheduleKey, n: int, splits: Splits | None) -> Layout:
     check_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
-    if key.collective in COMPACT:
+    if CONTRACTS[key.collective].compact:
         sizes = np.diff(edges) if splits is None else _sizes(splits, schedule, rank, key.name)
         edges = compact(schedule, rank, sizes)
     return Layout(edges, longest)

@@ -21,7 +21,8 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives.algorithms import ALGORITHMS
-from collectives.engine.reduce import COMBINE, DTYPES
+from collectives.engine.ops import OPS, name_of
+from collectives.engine.reduce import DTYPES
 from collectives.launch.address import interface_address, named_interface
 
 BARRIER = 1 << 32  # the first step of a call's `barrier`, after those of any schedule
@@ -108,7 +109,7 @@ def signature(
     """
     return _SIGNATURE.pack(
         _COLLECTIVES.index(collective),
-        _NONE[0] if op is None else list(COMBINE).index(op),
+        _NONE[0] if op is None else list(OPS).index(op),
         DTYPES.index(dtype),
         n is None,
         _NONE[1] if root is None else root,
@@ -152,7 +153,7 @@ def _unpack(packed: bytes) -> dict[str, str]:
     return {
         "collective": _name(_COLLECTIVES, collective),
         "algorithm": algorithm.rstrip(b"\0").decode(errors="replace"),
-        "op": _name([str(each).rpartition(".")[2] for each in COMBINE], op),
+        "op": _name([name_of(each) for each in OPS], op),
         "dtype": _name([str(each).rpartition(".")[2] for each in DTYPES], dtype),
         "elements": "by split sizes" if splits else str(n),
         "root": str(root),

@@ -6,7 +6,6 @@ back, rounded as torch rounds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,12 +16,10 @@ from torch import distributed as dist
 
 from collectives.compiled import compiled, compiled_callback
 from collectives.core.schedule import Ints
+from collectives.engine.ops import OPS, Array, Kernel
 from collectives.engine.system import call_kernel, memmove, one_at_a_time
 
-Array = Any
 Record = Any  # of KERNELS: in compiled code its fields are attributes
-# Into, one, other: mostly an array, too; elements.
-Kernel = Callable[[Array, Array, Any, int], None]
 
 
 def array_of(kind: Any) -> Any:
@@ -138,53 +135,6 @@ CONVERSIONS: dict[torch.dtype, tuple[Kernel, Kernel]] = {
 }
 
 
-# Ops.
-
-
-def add(into: Array, one: Array, other: Array, count: int) -> None:
-    """Add, element by element, as the other functions here."""
-    for i in range(count):
-        into[i] = one[i] + other[i]
-
-
-def multiply(into: Array, one: Array, other: Array, count: int) -> None:
-    """Multiply."""
-    for i in range(count):
-        into[i] = one[i] * other[i]
-
-
-def maximum(into: Array, one: Array, other: Array, count: int) -> None:
-    """Take the larger one; not a number if either is not."""
-    for i in range(count):
-        a, b = one[i], other[i]
-        into[i] = a if a >= b or a != a else b
-
-
-def minimum(into: Array, one: Array, other: Array, count: int) -> None:
-    """Take the smaller one; not a number if either is not."""
-    for i in range(count):
-        a, b = one[i], other[i]
-        into[i] = a if a <= b or a != a else b
-
-
-def bitwise_and(into: Array, one: Array, other: Array, count: int) -> None:
-    """Take the bits that both have; of bools "and"."""
-    for i in range(count):
-        into[i] = one[i] & other[i]
-
-
-def bitwise_or(into: Array, one: Array, other: Array, count: int) -> None:
-    """Take the bits that either has; of bools "or", which is their sum, too."""
-    for i in range(count):
-        into[i] = one[i] | other[i]
-
-
-def bitwise_xor(into: Array, one: Array, other: Array, count: int) -> None:
-    """Take the bits that one of the two has."""
-    for i in range(count):
-        into[i] = one[i] ^ other[i]
-
-
 def divide_floats(into: Array, one: Array, ranks: int, count: int) -> None:
     """Divide a sum by a number: in float64, rounded once, which is right for float32, too."""
     for i in range(count):
@@ -196,25 +146,6 @@ def divide_integers(into: Array, one: Array, ranks: int, count: int) -> None:
     for i in range(count):
         a = types.int64(one[i])
         into[i] = a // ranks if a >= 0 else -(-a // ranks)
-
-
-BY_OP: dict[Any, Kernel] = {
-    dist.ReduceOp.SUM: add,
-    dist.ReduceOp.AVG: add,
-    dist.ReduceOp.PRODUCT: multiply,
-    dist.ReduceOp.MAX: maximum,
-    dist.ReduceOp.MIN: minimum,
-    dist.ReduceOp.BAND: bitwise_and,
-    dist.ReduceOp.BOR: bitwise_or,
-    dist.ReduceOp.BXOR: bitwise_xor,
-}
-# numpy's sum of bools is their "or", their product is their "and".
-OF_BOOLS: dict[Kernel, Kernel] = {
-    add: bitwise_or,
-    maximum: bitwise_or,
-    multiply: bitwise_and,
-    minimum: bitwise_and,
-}
 
 
 class Kernels(NamedTuple):
@@ -240,14 +171,13 @@ def kernels(op: Any, dtype: torch.dtype) -> Kernels:
     """Return what reduces this dtype by this op; what is only moved needs no kernel."""
     if op is None:
         return Kernels(0, 0, 0, 0, dtype.itemsize)
-    kernel = BY_OP[op]
     if dtype == torch.bool:
-        return Kernels(address(OF_BOOLS.get(kernel, kernel), *3 * [BYTES]), 0, 0, 0, 1)
+        return Kernels(address(OPS[op].of_bools, BYTES, BYTES, BYTES), 0, 0, 0, 1)
     widen, narrow = CONVERSIONS.get(dtype, (None, None))
     wide = array_of(getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch.")))
     by = divide_floats if dtype.is_floating_point else divide_integers
     return Kernels(
-        address(kernel, wide, wide, wide),
+        address(OPS[op].loop, wide, wide, wide),
         address(by, wide, wide, types.int64) if op == dist.ReduceOp.AVG else 0,
         address(widen, wide, HALVES, HALVES) if widen else 0,
         address(narrow, HALVES, wide, wide) if narrow else 0,

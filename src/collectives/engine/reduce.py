@@ -1,10 +1,11 @@
 """Reduce what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import distributed as dist
+
+from collectives.engine.ops import OPS, name_of
 
 HALF = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)  # integers
@@ -26,35 +27,23 @@ DTYPES = (
     *(torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64),
 )
 
-COMBINE: dict[Any, Callable[..., Any]] = {
-    dist.ReduceOp.SUM: torch.add,
-    dist.ReduceOp.AVG: torch.add,
-    dist.ReduceOp.PRODUCT: torch.mul,
-    dist.ReduceOp.MAX: torch.maximum,
-    dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.BAND: torch.bitwise_and,
-    dist.ReduceOp.BOR: torch.bitwise_or,
-    dist.ReduceOp.BXOR: torch.bitwise_xor,
-}
-BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
-
 
 def refusal(op: Any, dtype: torch.dtype) -> str | None:
     """Return why we cannot reduce this dtype by this op; None where we can.
 
     Without an op it is only moved.
     """
-    names = [str(each).rpartition(".")[2] for each in COMBINE]
-    if op is not None and op not in COMBINE:
+    if op is not None and op not in OPS:
+        names = [name_of(each) for each in OPS]
         return f"op is {', '.join(names[:-1])} or {names[-1]}, not {op}"
-    if dtype not in (DTYPES if op is None else SUMMED):
-        known = ", ".join(
-            str(each).removeprefix("torch.") for each in (DTYPES if op is None else SUMMED)
-        )
+    taken = DTYPES if op is None else SUMMED
+    if dtype not in taken:
+        known = ", ".join(str(each).removeprefix("torch.") for each in taken)
         return f"dtype: got {dtype}, expected one of {known}"
-    if (op in BITWISE and dtype.is_floating_point) or (
-        op == dist.ReduceOp.AVG and dtype == torch.bool
-    ):
+    if op is None:
+        return None
+    is_average_of_bools = op == dist.ReduceOp.AVG and dtype == torch.bool
+    if is_average_of_bools or (OPS[op].is_bitwise and dtype.is_floating_point):
         return f"op {op} does not reduce {dtype}"
     return None
 
@@ -72,11 +61,11 @@ def reduce(op: Any, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
     if len(operands) == 1:
         into.copy_(operands[0])
     elif len(operands) == 2:
-        COMBINE[op](*operands, out=into)
+        OPS[op].combine(*operands, out=into)
     else:
         total = operands[0].to(torch.float32 if into.dtype in HALF else into.dtype, copy=True)
         for operand in operands[1:]:
-            COMBINE[op](total, operand, out=total)
+            OPS[op].combine(total, operand, out=total)
         into.copy_(total)
 
 
