@@ -193,10 +193,12 @@ def _silent(processes: Sequence[Process], causes: "Mapping[int, Cause]") -> list
     failed = [place for place, process in enumerate(processes) if process.poll()]
     if not all(place in causes and causes[place].blamed for place in failed):
         return []
-    no_sign = {rank for cause in causes.values() for rank in cause.silent}
-    blamed = no_sign or {rank for cause in causes.values() for rank in cause.blamed}
+    no_sign, blamed = set[int](), set[int]()
+    for cause in causes.values():
+        no_sign.update(cause.silent)
+        blamed.update(cause.blamed)
     running = {place for place, process in enumerate(processes) if process.poll() is None}
-    return sorted(blamed & running - causes.keys())
+    return sorted((no_sign or blamed) & running - causes.keys())
 
 
 def _may_follow(processes: Sequence[Process], causes: "Mapping[int, Cause]") -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import count, pairwise
+from itertools import chain, count, pairwise, product
 from typing import NamedTuple
 
 from collectives.core.schedule import Ints, Schedule
@@ -68,7 +68,7 @@ def plan(
         for t, each in chunks.items()
     }
     program = tuple(_program(steps, rank, spans))
-    receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
+    receives = [do.into for do in _instructions(program) if isinstance(do, Recv)]
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     writes = any(messages.receives for messages in steps)
     return as_plan(program, scratch, writes, _is_exchange(steps))
@@ -78,19 +78,26 @@ def as_plan(
     program: tuple[Task, ...], scratch: int = 0, writes: bool = True, exchanges: bool = False
 ) -> Plan:
     """Return the plan of a program, by default of one that needs no scratch memory and sends what it has."""
-    sends = [do for task in program for do in task.instructions if isinstance(do, Send)]
-    first_sends = {send.peer: send.step for send in sorted(sends, key=lambda send: -send.step)}
+    first_sends = dict[int, int]()
+    for do in _instructions(program):
+        if isinstance(do, Send):
+            first_sends[do.peer] = min(do.step, first_sends.get(do.peer, do.step))
     return Plan(program, scratch, writes, exchanges, first_sends)
+
+
+def _instructions(program: tuple[Task, ...]) -> Iterator[Instruction]:
+    return chain.from_iterable(task.instructions for task in program)
 
 
 def places(messages: list[Transfer]) -> list[Span]:
     """Return the spans of all these messages."""
-    return [span for message in messages for span, _ in message.pieces]
+    pieces = chain.from_iterable(message.pieces for message in messages)
+    return [span for span, _ in pieces]
 
 
 def overlap(some: list[Span], others: list[Span]) -> bool:
     """Tell if any of the one have an element in common with any of the others."""
-    return any(one.overlaps(other) for one in some for other in others)
+    return any(one.overlaps(other) for one, other in product(some, others))
 
 
 def _is_exchange(steps: list[StepMessages]) -> bool:
@@ -166,7 +173,7 @@ def _program(
             yield next_task(access, [Send(number, message.dst, t, tuple(spans))])
             unfinished_sends[number] = spans
         if messages.receives:
-            scratch_in_use = [span for each in arrived for span in each.scratch]
+            scratch_in_use = list(chain.from_iterable(each.scratch for each in arrived))
             landing_of = landing_places(messages, scratch_in_use)
             landings, destinations = list(landing_of.values()), places(messages.receives)
             receives = [
@@ -198,7 +205,7 @@ def _waits_before(sending: dict[int, list[Span]], written: Span) -> Iterator[Wai
     for number, spans in list(sending.items()):
         if overlap([written], spans):
             yield Wait(number)
-            sending[number] = [rest for span in spans for rest in _without(span, written)]
+            sending[number] = list(chain.from_iterable(_without(span, written) for span in spans))
             if not sending[number]:
                 del sending[number]
 
@@ -252,8 +259,8 @@ def _first_free_offset(size: int, taken: list[Span]) -> int:
 
 def _is_free(messages: StepMessages, span: Span, of: Transfer) -> bool:
     """Tell if no other message of this step reads or writes the span."""
-    others = (message for message in messages.sends + messages.receives if message is not of)
-    return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
+    others = [message for message in messages.sends + messages.receives if message is not of]
+    return not overlap(places(others), [span])
 
 
 def _reduces(receives: list[Transfer], rank: int, landings: dict[int, Span]) -> Iterator[Reduce]:

@@ -319,7 +319,8 @@ class BoundedCache(Generic[Value]):
 
     def find(self, key: Hashable) -> Value | None:
         """Return the value of a key if it is there, for a thread that alone uses the cache."""
-        if (found := self._values.get(key)) is None:
+        found = self._values.get(key)
+        if found is None:
             return None
         self._values.move_to_end(key)
         return found[0]
@@ -327,7 +328,8 @@ class BoundedCache(Generic[Value]):
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of the key; made, and kept, if it is not there."""
         with self._lock:
-            if found := self._values.get(key):
+            found = self._values.get(key)
+            if found:
                 self._values.move_to_end(key)
                 return found[0]
         value = make()
@@ -376,7 +378,8 @@ def check(over: str, wanted: CallKey) -> None:
         raise ValueError(
             f"tensors are alike in dtype, not {' and '.join(sorted(map(str, dtypes)))}"
         )
-    if why := refusal(wanted.op, wanted.kind.dtype):
+    why = refusal(wanted.op, wanted.kind.dtype)
+    if why:
         raise ValueError(why)
     if (wanted.segments or 0) > MAX_SEGMENTS_STARTED:
         raise ValueError(

@@ -146,7 +146,8 @@ def _machine_to_tell(transport: Transport) -> bytes:
 
     Nothing without.
     """
-    if told := encode_machine():
+    told = encode_machine()
+    if told:
         return told
     known = known_machine(transport) if isinstance(transport, Tcp) else None
     return known.model_dump_json().encode() if known else b""
@@ -181,7 +182,8 @@ class Caller:
                 made = self._compiled.find(key) or self._compile(key)
             (self._transport or self.connect()).run(made, call)
         except RuntimeError as error:
-            if why := self._explain(error, call):
+            why = self._explain(error, call)
+            if why:
                 raise RuntimeError(why) from error
             raise
         finally:

@@ -81,7 +81,8 @@ def unexpected(
     received: tuple[int, int, int, bytes], expected: tuple[int, int, int, bytes]
 ) -> OSError:
     """Return the error for a header (call, step, bytes, signature) that is not the next message's."""
-    if how := difference(received[3], expected[3]):
+    how = difference(received[3], expected[3])
+    if how:
         return OSError(f"ranks must call alike, but its call differs from this rank's: {how}")
     came, asked = (
         f"call {call}, {name_step(step)}, {n} bytes" for call, step, n, _ in (received, expected)
@@ -261,13 +262,14 @@ def send_to_all(addresses: Iterable[tuple[str, int]], payload: bytes, seconds: f
     until, poll, sockets = time.monotonic() + seconds, select.poll(), dict[int, socket.socket]()
     with ExitStack() as stack:
         for address in addresses:
-            each = stack.enter_context(socket.socket())
-            configure(each)
-            each.connect_ex(address)
-            poll.register(each, select.POLLOUT)
-            sockets[each.fileno()] = each
-        while sockets and (left := until - time.monotonic()) > 0:
-            for number, _ in poll.poll(left * 1e3):
+            connecting = stack.enter_context(socket.socket())
+            configure(connecting)
+            connecting.connect_ex(address)
+            poll.register(connecting, select.POLLOUT)
+            sockets[connecting.fileno()] = connecting
+        while sockets and time.monotonic() < until:
+            left = until - time.monotonic()
+            for number, _ in poll.poll(max(0.0, left) * 1e3):
                 poll.unregister(number)
                 with suppress(OSError):  # nobody listens there
                     sockets.pop(number).sendall(payload)

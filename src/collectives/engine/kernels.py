@@ -144,8 +144,8 @@ def divide_floats(into: Array, one: Array, ranks: int, count: int) -> None:
 def divide_integers(into: Array, one: Array, ranks: int, count: int) -> None:
     """Divide a sum of integers, towards zero."""
     for i in range(count):
-        a = types.int64(one[i])
-        into[i] = a // ranks if a >= 0 else -(-a // ranks)
+        total = types.int64(one[i])
+        into[i] = total // ranks if total >= 0 else -(-total // ranks)
 
 
 class Kernels(NamedTuple):

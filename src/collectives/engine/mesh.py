@@ -277,7 +277,8 @@ class Mesh(Connections):
     @property
     def seconds(self) -> float:
         """The group's timeout, which may be set between calls."""
-        if options := self._options:  # `close` takes them from any thread
+        options = self._options  # `close` takes them from any thread
+        if options:
             self._seconds = options._timeout.total_seconds()
         return self._seconds
 
@@ -325,12 +326,11 @@ class Mesh(Connections):
         missing = first_sends.keys() - self.out.keys()
         for peer in missing:
             self.dial(peer)
-        while missing := missing - self.out.keys():
-            self.progress(
-                self.check_peers(
-                    [Message(peer, first_sends[peer], is_sent=True) for peer in missing]
-                )
-            )
+        missing -= self.out.keys()
+        while missing:
+            messages = [Message(peer, first_sends[peer], is_sent=True) for peer in missing]
+            self.progress(self.check_peers(messages))
+            missing -= self.out.keys()
 
     def connect_all(self, peers: set[int]) -> None:
         """Connect with each of these peers, both ways, because all of them call this.
@@ -338,10 +338,11 @@ class Mesh(Connections):
         Raises MessageError as above.
         """
         self.connect(dict.fromkeys(peers, BARRIER))
-        while missing := peers - self.into.keys():
-            self.progress(
-                self.check_peers([Message(peer, BARRIER, is_sent=False) for peer in missing])
-            )
+        missing = peers - self.into.keys()
+        while missing:
+            messages = [Message(peer, BARRIER, is_sent=False) for peer in missing]
+            self.progress(self.check_peers(messages))
+            missing -= self.into.keys()
 
     def check_peers(self, messages: list[Message]) -> float:
         """Return the seconds that are left for these messages.
@@ -355,10 +356,12 @@ class Mesh(Connections):
         if not self.is_open:
             raise self._failed(first, self._why_closed)
         for message in messages if self._lost else ():
-            if why := self._lost.get((message.peer, message.is_sent)):
+            why = self._lost.get((message.peer, message.is_sent))
+            if why:
                 abort = self._wait_for_abort(partial(self._aborts.get, message.peer), LOST_SECONDS)
                 raise self.explained(message, abort or why)
-        if self._aborts and (abort := self._abort()):
+        abort = self._abort() if self._aborts else None
+        if abort:
             raise self.explained(first, abort)
         return left
 
@@ -387,7 +390,8 @@ class Mesh(Connections):
     def check_aborts(self) -> None:
         """Raise MessageError if a peer has given up in this call, and its abort has come: a late rank has all data."""
         self.progress(0.0)
-        if abort := self._abort():
+        abort = self._abort()
+        if abort:
             (peer,) = [peer for peer, told in self._aborts.items() if told is abort]
             raise self.explained(Message(peer, BARRIER, is_sent=False), abort)
 
@@ -438,9 +442,10 @@ class Mesh(Connections):
 
     def _neighbours(self) -> set[int]:
         """Return the ranks that this one is connected with, and those at distances 1, 2, 4, …: few, who reach all."""
-        steps = [1 << i for i in range((self.size - 1).bit_length())]
-        far = {(self.rank + sign * step) % self.size for step in steps for sign in (-1, 1)}
-        return (far | {*self.out, *self.into, *self._awaited}) - {self.rank}
+        found = self.out.keys() | self.into.keys() | self._awaited
+        for i in range((self.size - 1).bit_length()):
+            found |= {(self.rank + (1 << i)) % self.size, (self.rank - (1 << i)) % self.size}
+        return found - {self.rank}
 
     def _wait_for_abort(
         self, look: Callable[[], AbortError | None], seconds: float
@@ -450,8 +455,10 @@ class Mesh(Connections):
         None after ``seconds`` without one.
         """
         until = time.monotonic() + seconds
-        while not (found := look()) and (left := until - time.monotonic()) > 0:
+        found, left = look(), seconds
+        while not found and left > 0:
             self.progress(left)
+            found, left = look(), until - time.monotonic()
         return found
 
     def _abort(self) -> AbortError | None:

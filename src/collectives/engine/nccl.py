@@ -77,7 +77,8 @@ def agree(signature: bytes, device: torch.device, group: dist.ProcessGroup) -> N
     for rank, theirs in zip(
         global_ranks(group), all_gather_bytes(signature, group, device), strict=True
     ):
-        if how := difference(theirs, signature):
+        how = difference(theirs, signature)
+        if how:
             raise RuntimeError(
                 f"ranks must call alike, but the call of rank {rank} differs from this rank's: {how}"
             )
@@ -149,7 +150,8 @@ def batches(made: Plan) -> list[Batch | Reduce | Average]:
             else:
                 planned.append(Batch((do,)))
         elif isinstance(do, Reduce):
-            if whole := isinstance(last, Reduce) and _joined(last, do):
+            whole = _joined(last, do) if isinstance(last, Reduce) else None
+            if whole:
                 planned[-1] = whole
             else:
                 planned.append(do)
@@ -162,10 +164,10 @@ def _joined(one: Reduce, more: Reduce) -> Reduce | None:
     """Return both in one, if the second goes on where the first ends, in the place and in every operand."""
     spans = list(zip((one.into, *one.operands), (more.into, *more.operands), strict=False))
     if len(one.operands) != len(more.operands) or any(
-        a.stop != b.start or a.scratch != b.scratch for a, b in spans
+        first.stop != second.start or first.scratch != second.scratch for first, second in spans
     ):
         return None
-    into, *operands = (a._replace(stop=b.stop) for a, b in spans)
+    into, *operands = (first._replace(stop=second.stop) for first, second in spans)
     return Reduce(into, tuple(operands))
 
 

@@ -211,7 +211,11 @@ def reductions(rank: int, receives: list[Transfer]) -> list[Reduction]:
     [Reduction(into=tensor[0:8], contributions=((0, 0), (1, 0), (2, 0)))]
     """
     found: dict[Span, list[tuple[int, int]]] = {}
-    marks = sorted({mark for each in receives for span, _ in each.pieces for mark in span[:2]})
+    borders = set[int]()
+    for each in receives:
+        for span, _ in each.pieces:
+            borders |= {span.start, span.stop}
+    marks = sorted(borders)
     for each in receives:
         offset = 0
         for span, add in each.pieces:

@@ -620,7 +620,8 @@ class SharedMemory(Tcp):
             raise mesh.explained(
                 Message(mark if peer == mesh.rank else peer, step, is_sent=False), why
             )
-        if (own := self._word(int(me["rank"]))) < 0:
+        own = self._word(int(me["rank"]))
+        if own < 0:
             peer = mesh.on_host[-1 - own]
             mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
             mesh.check_peers([Message(peer, step, is_sent=False)])

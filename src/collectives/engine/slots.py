@@ -187,7 +187,10 @@ def _versions(exchanges: list[dict[int, StepMessages]]) -> dict[tuple[int, int],
                         version.replaced = before[-SLOTS].readers if len(before) >= SLOTS else ()
                         before.append(version)
                     version.readers.append((t, reader))
-            for chunk in {chunk for _, _, pieces in receives for chunk in _chunks(pieces)}:
+            written = set[int]()
+            for _, _, pieces in receives:
+                written.update(_chunks(pieces))
+            for chunk in written:
                 versions[rank, chunk].append(Version(t))
     return versions
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from torch import distributed as dist
 
 from collectives.engine.system import FUTEX
@@ -79,9 +80,9 @@ def ranks_per_host(addresses: Sequence[tuple[str, int]]) -> int:
     [2, 1, 1, 2, 1]
     """
     hosts = [host for host, _ in addresses]
-    each = hosts.count(hosts[0])
-    in_order = [host for host in dict.fromkeys(hosts) for _ in range(each)]
-    return each if hosts == in_order and each <= MAX_RANKS_PER_HOST else 1
+    ranks = hosts.count(hosts[0])
+    in_order = np.repeat(list(dict.fromkeys(hosts)), ranks).tolist()
+    return ranks if hosts == in_order and ranks <= MAX_RANKS_PER_HOST else 1
 
 
 def spins(addresses: Sequence[tuple[str, int]], rank: int, background: bool) -> int:

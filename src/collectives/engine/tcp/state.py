@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,15 +104,15 @@ def flatten(program: tuple[Task, ...]) -> Flat:
     [(0, 0, 1, 2, 0, 1, 0), (2, 0, 0, 0, 0, 0, 0)]
     """
     rows, spans = list[tuple[int, ...]](), list[Span]()
-    instructions = [do for task in program for do in task.instructions]
-    for do in instructions:
-        rows.append(_row(do, len(spans)))
-        spans += spans_of(do)
+    for task in program:
+        for do in task.instructions:
+            rows.append(_row(do, len(spans)))
+            spans += spans_of(do)
     starts = accumulate((len(task.instructions) for task in program), initial=0)
     behind = accumulate((len(task.after) for task in program), initial=0)
     return Flat(
         np.array(list(zip(starts, behind, strict=True)), TASK),
-        np.array([earlier for task in program for earlier in task.after], dtype=np.int64),
+        np.array(list(chain.from_iterable(task.after for task in program)), dtype=np.int64),
         np.array(rows, INSTRUCTION),
         np.array(spans, SPAN),
     )
