@@ -42,6 +42,7 @@ from collectives_course.world import Channel, UsageMeter, Used
 
 # What a rank imports of this library, and students may: no algorithm, no grader.
 INSIDE = (
+    "collectives/core/__init__.py",
     "collectives/core/contracts.py",
     "collectives/core/grid.py",
     "collectives/core/interpret.py",
@@ -175,6 +176,7 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     binds += _emptied(site.getsitepackages([sys.base_prefix]))
     binds += [
         *_folders("/grader/collectives"),
+        *_folders("/grader/collectives/core"),
         *_folders("/grader/collectives_course"),
         *_folders("/packages"),
     ]
