@@ -116,7 +116,7 @@ def test_near_ranks_exchange_the_long_messages() -> None:
         schedule = build("reduce_scatter", name, 64)
         total = 0
         for step in schedule.steps():
-            sent = step.messages(schedule.cut_bytes(n))
+            sent = step.messages(schedule.cut(n))
             total += int(sent.size[sent.src // g != sent.dst // g].sum())
         return total / n / 8
 
