@@ -19,6 +19,7 @@ FOLDERS = (
     "src/collectives",
     "src/collectives_book",
     "src/collectives_course",
+    "src/collectives_interop",
     "src/collectives_logs",
     "assignments",
     "tests",

@@ -17,10 +17,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from collectives.cli.programs import judged
-from collectives.formats import teccl
-from collectives.formats.teccl import GB, fit, published
 from collectives_book.judged import COLUMNS, JudgedFile, read, write
+from collectives_interop import teccl
+from collectives_interop.judge import judged
+from collectives_interop.teccl import GB, fit, published
 
 TABLE = (
     Path(__file__).resolve().parent.parent

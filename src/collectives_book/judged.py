@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from collectives.formats.teccl import NETWORKS, UNIT, capacities
 from collectives.topology.bound import bound
 from collectives.topology.graph import NO_LINKS, Graph
+from collectives_interop.teccl import NETWORKS, UNIT, capacities
 
 VERDICTS = ("right", "wrong", "unreadable")
 

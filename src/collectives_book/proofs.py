@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from collectives.core.schedule import ScheduleError
 from collectives.figures.style import Picture, Theme, mark, picture
-from collectives.formats import msccl
-from collectives.formats.program import Program, instruction_text
-from collectives.formats.prove import Order, prove
+from collectives_interop import msccl
+from collectives_interop.program import Program, instruction_text
+from collectives_interop.prove import Order, prove
 
 StepPosition = tuple[int, int]  # a block, counted from the left, and a step of it
 Arrows = list[tuple[StepPosition, StepPosition]]

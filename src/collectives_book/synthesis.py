@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from collectives.core.schedule import Ints
 from collectives.machine import machine
-from collectives.synthesis.few_steps import diameter, least_rounds, synthesize
 from collectives.topology.graph import graph, rank_links
+from collectives_interop.synthesis.few_steps import diameter, least_rounds, synthesize
 
 TABLE = (
     Path(__file__).resolve().parents[2]

@@ -18,8 +18,9 @@ from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
 from collectives.core.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
-from collectives.launch import gpus, launch, programs
-from collectives.launch.topology_file import topology_file
+from collectives.launch import launch, programs
+from collectives.nccl import gpus
+from collectives.nccl.topology_file import topology_file
 from places import PATIENCE
 from sweep import each
 

@@ -16,7 +16,7 @@ MAY_NAME = {"collectives_book/scaling/targets.py"}
 # "nccl" is a kind of process group there, beside "gloo": what carries its messages.
 MAY_NAME |= {"collectives/engine/compiled_call.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
-MAY_NAME |= {"collectives/cli/programs.py"}
+MAY_NAME |= {"collectives_interop/tuner.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
 MAY_NAME |= {
     f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")

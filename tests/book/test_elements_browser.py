@@ -22,7 +22,7 @@ from collectives.core.schedule import ScheduleError
 from collectives.figures.explorer import OFFERED, Explorer, explorer, explorer_data
 from collectives.figures.player import player, write_scripts
 from collectives_book.race import race
-from formats.programs import all_pairs
+from interop.programs import all_pairs
 from places import ROOT
 
 STATIC = ROOT / "chapters" / "_static"

@@ -270,7 +270,7 @@ def test_verify_all_stops_at_the_first_fault(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Sees the planted fault.
-    monkeypatch.setattr("collectives.cli.programs.workers", ThreadPoolExecutor)
+    monkeypatch.setattr("collectives.cli.proofs.workers", ThreadPoolExecutor)
     ring = ALGORITHMS["all_reduce", "ring"]
     monkeypatch.setitem(
         ALGORITHMS,

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from collectives.cli import main
-from collectives.formats import msccl
-from collectives.formats.prove import prove
+from collectives_interop import msccl
+from collectives_interop.prove import prove
 from command import finished
 
 Capture = pytest.CaptureFixture[str]

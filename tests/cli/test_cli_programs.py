@@ -1,15 +1,20 @@
 """A program in MSCCL XML where an algorithm is named: shown, simulated, measured on ranks, verified on a machine."""
 
 import json
+from argparse import Namespace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from collectives.formats import msccl
-from collectives.formats.as_schedule import schedule
+from collectives.algorithms import from_file
+from collectives.cli import proofs
+from collectives.core.schedule import Schedule, Step
+from collectives_interop import msccl
+from collectives_interop.as_schedule import schedule
 from command import Capture, run
-from formats.programs import chain, ring
-from formats.test_as_schedule import RIGHT, relay
+from interop.programs import chain, ring
+from interop.test_as_schedule import RIGHT, relay
 from sweep import each
 
 
@@ -104,3 +109,47 @@ def test_ranks_end_with_the_right_elements(
         0,
         [0] * 4 * len(files),
     ), err
+
+
+def test_a_file_that_no_package_reads_is_one_line(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    code, _, err = run(capsys, "show", "ring.yaml")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "suffix of ring.yaml: got .yaml, expected one of .xml" in err
+    for module in (from_file, proofs):
+        monkeypatch.setattr(module, "suffixes", lambda group: {})
+    code, _, err = run(capsys, "show", f"{folder}/ring.xml")
+    assert (
+        code,
+        err.count("\n"),
+        "got .xml, expected none: no installed package reads any" in err,
+    ) == (2, 1, True)
+    code, _, err = run(capsys, "verify", f"{folder}/ring.xml")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "expected either a collective and an algorithm, or --all" in err
+
+
+def test_a_package_adds_a_format_by_entry_points(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group has the suffix as a name."""
+    read = EntryPoint("swap", f"{__name__}:read_swap", from_file.READERS)
+    verify = EntryPoint("swap", f"{__name__}:verify_swaps", proofs.OF_FILES)
+    added = {read.group: [read], verify.group: [verify]}
+    monkeypatch.setattr(from_file, "entry_points", lambda group: added[group])
+    code, out, _ = run(capsys, "show", "two.swap")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "all_reduce by two.swap on 2 ranks: 1 step, 1 chunk. +2<0 adds chunk 2 from rank 0, =2<0 replaces it.",
+    )
+    assert run(capsys, "verify", "one.swap", "two.swap") == (0, "one.swap two.swap\n", "")
+
+
+def read_swap(path: Path) -> Schedule:
+    assert path == Path("two.swap")
+    return Schedule("all_reduce", 2, 1, 1, lambda t: Step([0, 1], [1, 0], 0, add=True))
+
+
+def verify_swaps(arguments: Namespace) -> None:
+    print(*arguments.files)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from collectives.cli import schedules
 from collectives.core.grid import grid
 from collectives.core.schedule import Schedule, Step
+from collectives_interop.cli.synthesize import program_text
 from command import Capture, run, started
 from places import PATIENCE
 from test_schemas import kind
@@ -97,9 +97,7 @@ def test_what_is_saved_is_read_by_the_other_verbs(capsys: Capture, tmp_path: Pat
 def test_a_schedule_as_a_file_keeps_counts_and_adds() -> None:
     step = Step([0, 1], [1, 0], [0, 2], [2, 2], [True, False])
     made: dict[str, object] = {}
-    exec(
-        schedules.program_text(Schedule("all_reduce", 2, 4, 1, lambda t: step), "two chunks"), made
-    )
+    exec(program_text(Schedule("all_reduce", 2, 4, 1, lambda t: step), "two chunks"), made)
     assert grid(made["schedule"](2)) == grid(Schedule("all_reduce", 2, 4, 1, lambda t: step))  # type: ignore[operator]
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_cli_own import OWN
 
 from command import Capture, run
-from formats.programs import ring
+from interop.programs import ring
 
 WRONG = [
     # unknown words
@@ -23,7 +23,7 @@ WRONG = [
     # something is missing, or too much
     (
         "verify",
-        "verify: got nothing, expected either a collective and an algorithm, or files that end in .xml",
+        "verify: got nothing, expected either a collective and an algorithm, or files that end in .json or .xml",
     ),
     (
         "verify all_reduce",
@@ -57,9 +57,9 @@ WRONG = [
     ("export all_reduce ring --to msccl --segments 2", "all_reduce ring takes no --segments"),
     ("bench --root 3", "all_reduce takes no --root: got 3, expected none"),
     ("verify --all -p 4", "--all takes no --ranks: got 4, expected none"),
-    ("verify a.xml --max-ranks 4", "FILE.xml takes no --max-ranks: got 4, expected none"),
+    ("verify a.xml --max-ranks 4", "FILE takes no --max-ranks: got 4, expected none"),
     ("verify a.xml --bytes 4", "--bytes goes with --machine"),
-    ("verify all_reduce ring --machine textbook", "--machine and --bytes go with FILE.xml"),
+    ("verify all_reduce ring --machine textbook", "--machine and --bytes go with FILE"),
     ("verify all_reduce ring --max-ranks 3", "--max-ranks goes with --all: got a single algorithm"),
     (
         "export all_reduce ring --to msccl --nodes 2",

@@ -12,7 +12,7 @@ from collectives.core.contracts import CONTRACTS, ROOTED
 from collectives.core.grid import grid
 from collectives.figures.layout import layout
 from collectives.figures.player import RANKS, player, player_data, shown, write_scripts
-from formats.programs import ring
+from interop.programs import ring
 
 JUNK = "junk"
 Cells = dict[tuple[int, int], Counter[Any]]

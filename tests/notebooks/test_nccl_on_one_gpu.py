@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from collectives.launch.topology_file import topology_file
+from collectives.nccl.topology_file import topology_file
 from collectives_book import nccl_formulas as nccl
 from collectives_book import one_gpu
 from places import ROOT

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collectives.formats import msccl
 from collectives_book.proofs import arrows, marked, verdict, waiting
+from collectives_interop import msccl
 from places import ROOT
 
 EXCHANGE = (ROOT / "examples" / "exchange.xml").read_text()

@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 from collectives.emulator import Cluster, cluster, name
 from collectives.emulator.hosts import INTERFACE
-from collectives.launch import gpus
+from collectives.nccl import gpus
 from collectives.processes import POLL_SECONDS, ChildProcess, end
 from collectives_logs.cli import row
 from collectives_logs.read import read

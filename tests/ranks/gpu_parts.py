@@ -12,7 +12,8 @@ import torch
 from collectives.bench import Row, Settings, bench
 from collectives.bench.settings import group_by_launch
 from collectives.emulator import allowed
-from collectives.launch import gpus, launch
+from collectives.launch import launch
+from collectives.nccl import gpus
 from collectives.units import duration, format_bytes
 from ranks.cut_cable import cut_cable
 

@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import build
-from collectives.formats import msccl
+from collectives_interop import msccl
 
 FILE = "own_schedules_whose_name_alone_is_longer_than_what_a_message_carries.py"
 RING = """

@@ -17,7 +17,13 @@ from command import finished
 from places import ROOT
 
 SOURCE = Path(collectives.__file__).parents[1]
-PACKAGES = ("collectives", "collectives_book", "collectives_course", "collectives_logs")
+PACKAGES = (
+    "collectives",
+    "collectives_book",
+    "collectives_course",
+    "collectives_interop",
+    "collectives_logs",
+)
 
 
 @cache

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from collectives_book.judged import VERDICTS, JudgedFile, read, write
-from formats.programs import ring
-from formats.test_teccl import gather
+from interop.programs import ring
+from interop.test_teccl import gather
 from places import ROOT, script
 
 TABLE = ROOT / "experiments" / "results" / "reference" / "judged" / "programs.csv"

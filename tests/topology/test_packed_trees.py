@@ -9,11 +9,11 @@ from collectives import simulate, verify
 from collectives.algorithms import build, own
 from collectives.core.schedule import ScheduleError
 from collectives.figures.layout import layout
-from collectives.formats import msccl
 from collectives.machine import Machine, machine, text
 from collectives.topology.bound import bound, seconds
 from collectives.topology.graph import Graph, graph, ways
 from collectives.topology.trees import COLLECTIVES, packed, packed_trees
+from collectives_interop import msccl
 from topology.test_bound import some
 
 LARGE = pytest.mark.extended

@@ -18,6 +18,7 @@ from collectives.algorithms import (
     swing,
     tree,
 )
+from collectives.algorithms.from_file import PACKED
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.algorithms.levels import by_plan
@@ -48,10 +49,6 @@ OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", 
 INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
 VIOLET, GOLD, PLUM = Mark("#9467BD", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
 MAGENTA, SLATE, ROSE = Mark("#EE3377", "x"), Mark("#5F7A8A", "3"), Mark("#B5651D", "4")
-
-
-# Trees packed into the links of a machine are named by it: ``packed_trees@dgx1``.
-PACKED = "packed_trees"
 
 
 Links = tuple[float, float, float]  # seconds a message, a byte, and a byte that is added

@@ -1,6 +1,8 @@
-"""Schedules of your own: a function in a file, or a program in MSCCL XML.
+"""Schedules of your own: a function in a file, or a file that another package reads.
 
-What goes wrong in it names it.
+What goes wrong in it names it. The library reads no format of others: an entry point of the group
+``collectives.schedules`` has a suffix as its name, without the dot, and names a function that takes
+a path and returns a schedule.
 """
 
 import functools
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,11 @@ import numpy as np
 
 from collectives.core.schedule import Schedule, ScheduleError, Step
 from collectives.units import MAX_CHUNKS
+
+READERS = "collectives.schedules"
+
+# Trees for a machine's links: this, an @, and the machine, which may be a file.
+PACKED = "packed_trees"
 
 MAX_REASON = 300
 
@@ -31,8 +39,8 @@ def own(name: str) -> Callable[..., Schedule]:
     your code raises, exits, or returns anything but a schedule of valid steps.
 
     A program has a number of ranks and a root: the schedule has these, whatever is asked for.
-    Raises ValueError for a file that is no program, and ScheduleError for one that is wrong or no
-    schedule.
+    Raises ValueError for a file that is no program or that no installed package reads, and
+    ScheduleError for one that is wrong or no schedule.
     """
     if is_program(name):
         return _program(name)
@@ -63,8 +71,22 @@ def own(name: str) -> Callable[..., Schedule]:
 
 
 def is_program(name: str) -> bool:
-    """Return whether this names a program of MSCCL."""
-    return name.endswith(".xml")
+    """Return whether this names a file in a format of others: by its suffix, which no algorithm's name has.
+
+    >>> [is_program(name) for name in ("own.xml", "own.py:ring", "ring", "packed_trees@mine.yaml")]
+    [True, False, False, False]
+    """
+    suffix = Path(name).suffix
+    return suffix != "" and not suffix.startswith(".py") and not name.startswith(f"{PACKED}@")
+
+
+def suffixes(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group whose names are suffixes of files.
+
+    >>> sorted(suffixes(READERS))
+    ['.xml']
+    """
+    return {f".{entry.name}": entry for entry in sorted(entry_points(group=group))}
 
 
 def _program(name: str) -> Callable[..., Schedule]:
@@ -85,17 +107,19 @@ def _program(name: str) -> Callable[..., Schedule]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, changed: int | None) -> Schedule:
-    """Return the program in a file, read again if the file has changed."""
+    """Return the schedule in a file, read again if the file has changed."""
     del changed
-    # Only here, because most schedules are functions, and need none of the formats of other
-    # libraries.
-    from collectives.formats import msccl
-    from collectives.formats.as_schedule import schedule
-
+    readers = suffixes(READERS)
+    if path.suffix not in readers:
+        known = (
+            f"one of {', '.join(readers)}" if readers else "none: no installed package reads any"
+        )
+        raise ValueError(f"suffix of {path}: got {path.suffix}, expected {known}")
     try:
-        return schedule(msccl.read(path))
+        schedule: Schedule = readers[path.suffix].load()(path)
     except ValueError as error:
         raise type(error)(f"{path}: {error}") from None
+    return schedule
 
 
 @contextmanager

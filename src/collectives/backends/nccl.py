@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.launch import gpus, topology_file
+from collectives.nccl import gpus, topology_file
 
 MAPS = Path("/proc/self/maps")  # the files that this process has mapped into its memory
 BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync

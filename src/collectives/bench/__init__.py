@@ -17,8 +17,9 @@ from collectives.bench.settings import (
     shares_gpus,
     where_for,
 )
-from collectives.launch import gpus, launch
+from collectives.launch import launch
 from collectives.launch.where import parse_where
+from collectives.nccl import gpus
 from collectives.units import format_bytes
 
 __all__ = [

@@ -29,18 +29,13 @@ GROUP, DISTRIBUTION = "collectives.verbs", "collective-communication"
 OWN = {
     "list": ("schedules:LIST", "every algorithm, with its cost on p ranks"),
     "show": ("schedules:SHOW", "one schedule as a table of steps and ranks"),
-    "verify": ("programs:VERIFY", "prove schedules by counting every contribution"),
+    "verify": ("proofs:VERIFY", "prove schedules by counting every contribution"),
     "simulate": ("machines:SIMULATE", "how long a schedule takes on a machine of any size"),
     "bound": (
         "machines:BOUND",
         "the least time of a collective on a machine's links, and the cut that sets it",
     ),
     "error": ("measure:ERROR", "how far its sums of floats are from the exact ones"),
-    "synthesize": (
-        "schedules:SYNTHESIZE",
-        "find a schedule with few steps for a topology, or prove that none exists",
-    ),
-    "export": ("programs:EXPORT", "a schedule for the tools of others"),
     "calibrate": (
         "machines:CALIBRATE",
         "measure a link between two ranks: a machine for `simulate`",

@@ -18,8 +18,8 @@ from collectives.files import check_new_or_file
 from collectives.units import duration, format_bytes
 
 if TYPE_CHECKING:
-    from collectives.launch.gpus import Environments
     from collectives.machine import Machine
+    from collectives.nccl.gpus import Environments
     from collectives.simulator.scaling import Case
 
 SIZES = ("8", "64K", "64M")
@@ -259,7 +259,7 @@ def _shared_gpus(arguments: argparse.Namespace, stack: ExitStack) -> "Environmen
     """
     from collectives.emulator import name
     from collectives.emulator.hosts import INTERFACE
-    from collectives.launch import gpus
+    from collectives.nccl import gpus
 
     asked, each = arguments.share_gpus, arguments.ranks_per_host
     if arguments.check or asked is False or not (asked or gpus.visible()):

@@ -1,16 +1,11 @@
-"""The verbs about schedules: ``list``, ``show``, ``synthesize``.
-
-And the arguments that name a schedule.
-"""
+"""The verbs about schedules, ``list`` and ``show``, and the arguments that name a schedule."""
 
 import argparse
 import json
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +25,7 @@ from collectives.algorithms import (
 )
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
 from collectives.core.grid import grid
-from collectives.core.schedule import Schedule, Step
+from collectives.core.schedule import Schedule
 from collectives.core.traffic import traffic
 from collectives.files import check_new_or_file, replace
 from collectives.renamed import current_name
@@ -38,16 +33,12 @@ from collectives.units import many
 
 if TYPE_CHECKING:
     from collectives.figures.style import Picture
-    from collectives.synthesis.few_steps import Answer
 
 # What a schedule is made for if the command line does not say, and the options that algorithms may
 # take.
 RANKS = 8
 OPTIONS = ("root", "segments")
-
-# How often `synthesize` shows the elapsed time, in seconds: on a terminal, where it is one line,
-# and in a file.
-ON_TERMINAL, IN_FILE = 1.0, 10.0
+OF_SCHEDULE = ("ranks", *OPTIONS)
 
 
 def add_schedule(
@@ -249,145 +240,5 @@ def _draw(name: str, schedule: Schedule, algorithm: str) -> None:
     save(space_time(schedule), Path(f"{name}-time"))
 
 
-def _synthesize_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("collective", choices=("all_gather", "reduce_scatter", "all_reduce"))
-    parser.add_argument(
-        "--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links"
-    )
-    many_at_most = whole(units.MAX_SEGMENTS)
-    steps = "of the schedule; an all_reduce has an even number"
-    parser.add_argument("--steps", type=many_at_most, required=True, help=steps)
-    parser.add_argument("--chunks", type=many_at_most, default=1, help="of each rank (default 1)")
-    rounds = "in all; a link carries a chunk a round (default: as few as there is a schedule for)"
-    parser.add_argument("--rounds", type=many_at_most, help=rounds)
-    parser.add_argument(
-        "--limit", type=_seconds_with_unit, default=60.0, help="time for all (default 60s)"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE.py", help="the schedule as FILE.py:schedule, for the other verbs"
-    )
-    add_json(parser)
-
-
-def _seconds_with_unit(text: str) -> float:
-    try:
-        number = units.parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < number <= units.MAX_SECONDS:
-        raise argparse.ArgumentTypeError(
-            f"got {text[:40]}, expected above 0s, at most {units.MAX_SECONDS}s"
-        )
-    return number
-
-
-def _synthesize(arguments: argparse.Namespace) -> None:
-    """Print a row for each answer, and the schedule. Raises RuntimeError if none was found."""
-    from collectives.machine import machine
-    from collectives.synthesis.few_steps import search, synthesize
-    from collectives.topology.graph import graph, rank_links
-
-    if arguments.output and not arguments.output.endswith(".py"):
-        raise ValueError(f"--output: got {arguments.output}, expected a name that ends in .py")
-    links = rank_links(graph(machine(arguments.machine)))
-    asked = links, arguments.collective, arguments.steps
-    with _elapsed():
-        if arguments.rounds is None:
-            answers = search(*asked, arguments.chunks, arguments.limit)
-        else:
-            answers = iter(
-                [synthesize(*asked, arguments.rounds, arguments.chunks, arguments.limit)]
-            )
-        for answer in answers:
-            _print_answer(answer, arguments, len(links))
-    if answer.verdict == "limit":
-        raise RuntimeError(f"synthesize: not done within {arguments.limit:g} s (--limit)")
-    if answer.schedule is None:
-        raise RuntimeError(f"no schedule: {answer.why}")
-    if arguments.output:
-        title = f"{arguments.collective} on {arguments.machine}, by `collectives synthesize`"
-        write(Path(arguments.output), program_text(answer.schedule, title))
-        shown = f"{arguments.collective} {arguments.output}:schedule -p {answer.schedule.p}"
-        print(f"collectives show {shown}", file=sys.stderr)
-    if not arguments.json:
-        out(f"+2<0 adds chunk 2 from rank 0, =2<0 replaces it.\n\n{grid(answer.schedule)}")
-
-
-def _print_answer(answer: "Answer", arguments: argparse.Namespace, ranks: int) -> None:
-    row = {name: getattr(arguments, name) for name in ("collective", "machine", "chunks")}
-    row |= {
-        "ranks": ranks,
-        "steps": answer.steps,
-        "rounds": answer.rounds,
-        "verdict": answer.verdict,
-    }
-    row |= {"why": answer.why, "solver_seconds": round(answer.seconds, 3)}
-    why = f": {answer.why}" if answer.why else ""
-    text = (
-        f"{answer.verdict}  {arguments.collective} on {arguments.machine}: {many(answer.steps, 'step')}, "
-        f"{many(answer.rounds, 'round')}, {many(arguments.chunks, 'chunk')} a rank, {row['solver_seconds']} s{why}"
-    )
-    out_row(row, text, arguments.json)
-
-
-def program_text(schedule: Schedule, title: str) -> str:
-    """Return a Python file whose function ``schedule`` returns this schedule.
-
-    >>> from collectives.core.schedule import Step
-    >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
-    >>> made = {}
-    >>> exec(program_text(swap, "a swap"), made)
-    >>> list(made["schedule"](2).steps())
-    [Step(0->1:+0, 1->0:+0)]
-    """
-    columns = [
-        ", ".join(str(getattr(step, name).tolist()) for name in Step.__slots__)
-        for step in schedule.steps()
-    ]
-    steps = "\n".join(f"    Step({each})," for each in columns)
-    p, size = schedule.p, f'"{schedule.collective}", {schedule.p}, {schedule.k}, {schedule.nsteps}'
-    return f'''"""{title}."""
-
-from collectives import Schedule, Step
-
-STEPS = [  # {", ".join(Step.__slots__)}
-{steps}
-]
-
-
-def schedule(p):
-    if p != {p}:
-        raise ValueError(f"ranks: got {{p}}, expected {p}")
-    return Schedule({size}, STEPS.__getitem__, one_port={schedule.one_port})
-'''
-
-
-@contextmanager
-def _elapsed() -> Iterator[None]:
-    """Show on standard error how many seconds have passed: on a terminal in one line, which vanishes at the end."""
-    begin, done, is_terminal = time.monotonic(), threading.Event(), sys.stderr.isatty()
-    head, end = ("\r", "") if is_terminal else ("", "\n")
-
-    def show() -> None:
-        while not done.wait(ON_TERMINAL if is_terminal else IN_FILE):
-            print(
-                f"{head}solving for {time.monotonic() - begin:.0f} s",
-                end=end,
-                file=sys.stderr,
-                flush=True,
-            )
-        if is_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-    shown = threading.Thread(target=show, daemon=True)
-    shown.start()
-    try:
-        yield
-    finally:
-        done.set()
-        shown.join()
-
-
 LIST = Verb(_list_arguments, _list)
 SHOW = Verb(_show_arguments, _show)
-SYNTHESIZE = Verb(_synthesize_arguments, _synthesize)

@@ -35,7 +35,7 @@ from collectives.emulator import (
     name,
 )
 from collectives.emulator.hosts import INTERFACE
-from collectives.launch import channel, gpus, secret
+from collectives.launch import channel, secret
 from collectives.launch.channel import Channel
 from collectives.launch.driver import Driver, Supervised, drive, rank_names, unnamed_logs
 from collectives.launch.forks import Forks
@@ -43,6 +43,7 @@ from collectives.launch.programs import need_mpirun
 from collectives.launch.request import Event, Request
 from collectives.launch.where import MPIRUN
 from collectives.machine import machine
+from collectives.nccl import gpus
 from collectives.processes import ChildProcess, end
 from collectives.units import format_rate, format_seconds
 

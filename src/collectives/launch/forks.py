@@ -33,11 +33,11 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from typing import NamedTuple
 
-from collectives.launch import gpus
 from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.channel import Channel, Event
 from collectives.launch.driver import Driver, Reported, Supervised, drive, rank_names, unnamed_logs
 from collectives.launch.request import Request
+from collectives.nccl import gpus
 from collectives.processes import (
     POLL_SECONDS,
     ChildProcess,

@@ -12,8 +12,8 @@ import pytest
 
 from collectives.core.schedule import ScheduleError
 from collectives.core.verify import verify
-from collectives.formats import teccl
-from collectives.formats.teccl import GB, NETWORKS, SIZES, capacities, fit, published
+from collectives_interop import teccl
+from collectives_interop.teccl import GB, NETWORKS, SIZES, capacities, fit, published
 from command import Capture, run
 
 File = dict[str, Any]

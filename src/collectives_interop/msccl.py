@@ -14,8 +14,8 @@ from xml.parsers import expat
 from collectives.core.contracts import CONTRACTS
 from collectives.core.schedule import Schedule, check_ranks_only
 from collectives.errors import short
-from collectives.formats.lowering import lower
-from collectives.formats.program import (
+from collectives_interop.lowering import lower
+from collectives_interop.program import (
     KINDS,
     MAX_ELEMENTS,
     SLOTS,
@@ -25,7 +25,7 @@ from collectives.formats.program import (
     ThreadBlock,
     sizes,
 )
-from collectives.formats.prove import prove
+from collectives_interop.prove import prove
 
 COLLECTIVES = {
     "allreduce": "all_reduce",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from collectives.formats import msccl
-from collectives.formats.prove import Report, prove
+from collectives_interop import msccl
+from collectives_interop.prove import Report, prove
 from command import finished
-from formats.programs import PROGRAMS, chain, do, gather_ring, ring, xml
+from interop.programs import PROGRAMS, chain, do, gather_ring, ring, xml
 
 RING = ring(3)
 BOMB = '<!DOCTYPE a [<!ENTITY b "xxxxxxxxxx"><!ENTITY c "&b;&b;&b;&b;">]><algo>&c;</algo>'

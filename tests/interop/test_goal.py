@@ -1,9 +1,4 @@
-"""GOAL has every message with what it needs; the simulator's times agree with LogGOPSim's.
-
-NCCL's tuner reads its file.
-
-The tuner's file is read back as the plugin does: it says the fastest algorithm of every size.
-"""
+"""GOAL has every message with what it needs; the simulator's times agree with LogGOPSim's."""
 
 import csv
 import re
@@ -15,14 +10,13 @@ import pytest
 
 from collectives.algorithms import build, executable
 from collectives.core.schedule import Schedule
-from collectives.formats.others import Time, goal, known, loggp, nvls, tuner
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
+from collectives_interop.goal import goal, loggp
 
 LINES = (Path(__file__).parent / "loggopsim.csv").read_text().splitlines()
 ROWS = list(csv.DictReader(line for line in LINES if line[0] != "#"))
 N = 1 << 22
-SIZES = [256, 1024, 4096, 16384]
 
 
 def operations(program: str) -> list[dict[int, tuple[str, int, int, int, int, set[int]]]]:
@@ -127,109 +121,3 @@ def test_two_trees_take_that_time_where_no_messages_meet_at_a_port() -> None:
     ]
     assert same.tolist() == [each == ("1", True) for each in whole]
     assert np.abs(ratios - 1).max() < 0.1
-
-
-def times(nodes: int, crossing: int) -> list[Time]:
-    """Tree is faster below the crossing."""
-    return [
-        Time(
-            "all_reduce",
-            name,
-            "simple",
-            nodes,
-            8 * nodes,
-            size,
-            float(size < crossing if name == "ring" else 0.5),
-        )
-        for name in ("ring", "tree")
-        for size in SIZES
-    ]
-
-
-def chosen(file: str, collective: str, size: int, nodes: int, ranks: int) -> str | None:
-    """The first line that fits, as the plugin finds it."""
-    for line in file.splitlines():
-        if line.startswith("#"):
-            continue
-        names = line.split(",")
-        low, high, n, p = (int(names[i]) for i in (1, 2, 6, 7))
-        assert (names[5], names[8], names[9]) == ("-1", "-1", "-1")
-        if names[0] == collective and low <= size <= high and n in (-1, nodes) and p in (-1, ranks):
-            return names[3]
-    return None
-
-
-def test_every_size_has_its_fastest_algorithm() -> None:
-    file = tuner(times(2, 1024) + times(4, 16384), "test")
-    for nodes, crossing in ((2, 1024), (4, 16384)):
-        for size in (256, 300, 1023, 1024, 4095, 4096, 16383, 16384):
-            tested = max(each for each in SIZES if each <= size)
-            wanted = "tree" if tested < crossing else "ring"
-            assert chosen(file, "allreduce", size, nodes, 8 * nodes) == wanted
-
-
-def test_nothing_is_said_beyond_what_was_tried() -> None:
-    file = tuner(times(2, 1024), "test")
-    unknown = [(8, 2, 16), (20000, 2, 16), (256, 3, 16), (256, 2, 8)]
-    assert [chosen(file, "allreduce", *each) for each in unknown] == [None] * 4
-    assert chosen(file, "broadcast", 256, 2, 16) is None
-
-
-def test_where_nccl_s_own_choice_is_the_fastest_there_is_no_line() -> None:
-    own = [
-        each._replace(algorithm="", seconds=-1.0)
-        for each in times(2, 0)[:4]
-        if each.bytes in (1024, 16384)
-    ]
-    file = tuner(times(2, 4096) + own, "test")
-    chosen_by = {
-        size: chosen(file, "allreduce", size, 2, 16)
-        for size in (256, 257, 1024, 4095, 4096, 4097, 16384)
-    }
-    assert chosen_by == {
-        256: "tree",
-        257: None,
-        1024: None,
-        4095: None,
-        4096: "ring",
-        4097: None,
-        16384: None,
-    }
-
-
-def test_nvls_is_named_where_it_was_measured_and_otherwise_left_to_nccl() -> None:
-    assert (known("NVLS/Simple"), known("NVLSTree"), known("default")) == (
-        ("nvls", "simple"),
-        ("nvls_tree", "simple"),
-        ("", "simple"),
-    )
-    # In a node 23 us and the link's time; on four nodes two doublings, and what passes through the
-    # ports.
-    assert nvls(1, 8, 100_000_000, 100e9, 1.0).seconds == pytest.approx(23e-6 + 1e-3)
-    assert nvls(4, 32, 100_000_000, 400e9, 100e9).seconds == pytest.approx(
-        23e-6 + 2 * 28e-6 + 1.5e-3
-    )
-
-
-def test_a_protocol_has_its_own_lines() -> None:
-    two = [
-        Time("all_gather", "ring", name, -1, 8, size, 1.0)
-        for name, size in (("ll", 256), ("simple", 1024))
-    ]
-    assert tuner(two, "test").splitlines()[2:] == [
-        "allgather,256,1023,ring,ll,-1,-1,8,-1,-1",
-        "allgather,1024,1024,ring,simple,-1,-1,8,-1,-1",
-    ]
-
-
-def test_a_single_tree_is_not_nccls() -> None:
-    assert (known("tree"), known("hierarchical_ring")) == (None, None)
-    assert (known("hierarchical_tree"), known("Ring/LL128")) == (
-        ("tree", "simple"),
-        ("ring", "ll128"),
-    )
-
-
-def test_no_times_are_an_error() -> None:
-    with pytest.raises(ValueError, match="times: got none by ring or tree"):
-        tuner([], "test")

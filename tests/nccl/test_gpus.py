@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import fake_gpus
-from collectives.launch import gpus, launch, need_where
+from collectives.launch import launch, need_where
+from collectives.nccl import gpus
 from command import run, started
 from places import PATIENCE, comes_true
 
@@ -192,7 +193,7 @@ def test_an_error_in_the_block_ends_mps(daemons: Path) -> None:
 HOLDS = """
 import time
 from collectives.cli import ending_by_signals
-from collectives.launch import gpus
+from collectives.nccl import gpus
 with ending_by_signals(), gpus.mps() as places:
     print(places[gpus.PLACES[0]], flush=True)
     time.sleep(1000)

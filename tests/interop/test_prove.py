@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from collectives.core.schedule import ScheduleError
-from collectives.formats import msccl
-from collectives.formats import prove as prove_module
-from collectives.formats.program import SLOTS
-from collectives.formats.prove import Report, prove
+from collectives_interop import msccl
+from collectives_interop import prove as prove_module
+from collectives_interop.program import SLOTS
+from collectives_interop.prove import Report, prove
 from command import Capture, run
-from formats.programs import PROGRAMS, Block, all_pairs, do, ring, xml
+from interop.programs import PROGRAMS, Block, all_pairs, do, ring, xml
 
 READ_FIRST: list[list[Block]] = [
     [(1, 1, 0, [do("r", "i0"), do("s", "i0")])],

@@ -35,7 +35,7 @@ import numpy as np
 
 from collectives.core.contracts import CONTRACTS, where
 from collectives.core.schedule import Schedule
-from collectives.formats.program import (
+from collectives_interop.program import (
     MAX_ELEMENTS,
     BufferOffset,
     CellUses,

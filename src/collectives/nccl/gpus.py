@@ -22,7 +22,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
 
-from collectives.launch import topology_file
+from collectives.nccl import topology_file
 from collectives.processes import GRACE_SECONDS, ChildProcess, end, guarded, text
 
 # Set for ranks that share a GPU: they sleep while they wait for it, because a spinning thread takes

@@ -12,8 +12,9 @@ import pytest
 from collectives.core.schedule import Ints, Schedule, ScheduleError, Step
 from collectives.core.verify import verify
 from collectives.machine import machine
-from collectives.synthesis import few_steps
-from collectives.synthesis.few_steps import (
+from collectives.topology.graph import graph, rank_links
+from collectives_interop.synthesis import few_steps
+from collectives_interop.synthesis.few_steps import (
     Deadline,
     Question,
     TimeUpError,
@@ -26,7 +27,6 @@ from collectives.synthesis.few_steps import (
     splits,
     synthesize,
 )
-from collectives.topology.graph import graph, rank_links
 from places import PATIENCE
 
 DGX1 = rank_links(graph(machine("dgx1")))

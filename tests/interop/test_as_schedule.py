@@ -17,15 +17,15 @@ from collectives.core.interpret import run
 from collectives.core.schedule import Schedule, ScheduleError
 from collectives.core.traffic import traffic
 from collectives.core.verify import verify
-from collectives.formats import msccl
-from collectives.formats.as_schedule import schedule
-from collectives.formats.msccl import text as exported
-from collectives.formats.prove import prove
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
-from formats.executor import play
-from formats.mutants import mutants
-from formats.programs import (
+from collectives_interop import msccl
+from collectives_interop.as_schedule import schedule
+from collectives_interop.msccl import text as exported
+from collectives_interop.prove import prove
+from interop.executor import play
+from interop.mutants import mutants
+from interop.programs import (
     PROGRAMS,
     Block,
     all_pairs,

@@ -7,7 +7,7 @@ import pytest
 
 from collectives.core.schedule import Ints, Schedule
 from collectives.core.verify import verify
-from collectives.synthesis.matching import Matched, match
+from collectives_interop.synthesis.matching import Matched, match
 
 MIB, GIB = 1 << 20, 1 << 30
 US = 1e-6

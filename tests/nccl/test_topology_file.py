@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from collectives.launch import topology_file as topology
+from collectives.nccl import topology_file as topology
 
 CPU = {
     "numaid": "-1",

@@ -10,14 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from collectives.core.contracts import REDUCING, after, where
 from collectives.core.schedule import Schedule, ScheduleError, Step
-from collectives.formats.program import Layout, Program, wrong
-from collectives.formats.prove import Contents, Order, inputs, proved, replay
+from collectives_interop import msccl
+from collectives_interop.program import Layout, Program, wrong
+from collectives_interop.prove import Contents, Order, inputs, proved, replay
 
 MAX_VALUES_SHOWN = 3  # in an error
 
@@ -136,6 +138,15 @@ class CellContent(NamedTuple):
     def writes(self) -> list[SentChunk]:
         """Return the rows after which the value is there."""
         return self.replaces + self.adds
+
+
+def read(path: Path) -> Schedule:
+    """Return the program in a file in MSCCL XML as a schedule.
+
+    Raises ValueError for a file that is no program, ScheduleError for one that is wrong or no
+    schedule (`schedule`).
+    """
+    return schedule(msccl.read(path))
 
 
 def schedule(program: Program) -> Schedule:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from collectives.core.contracts import CONTRACTS, Counts, add_counts, after, before, where
 from collectives.core.schedule import Ints, ScheduleError
-from collectives.formats.program import SLOTS, CellUses, Layout, Program, wrong
+from collectives_interop.program import SLOTS, CellUses, Layout, Program, wrong
 
 # Limits of a proof, each half a GiB or ten seconds: clocks of four bytes, counts of one byte in all
 # cells, and chunks of all steps, alone and with a count for each GPU.
@@ -477,7 +477,7 @@ def prove(program: Program) -> Report:
     every cell and GPU. ``needless`` is None for a program of which the search for needless
     dependencies would take more than seconds.
 
-    >>> from collectives.formats.program import BufferOffset, Instruction, ThreadBlock
+    >>> from collectives_interop.program import BufferOffset, Instruction, ThreadBlock
     >>> swap = tuple(Instruction(name, BufferOffset("i", 0), BufferOffset("i", 0), 1) for name in ("s", "rrc"))
     >>> blocks = ThreadBlock(0, 0, 1, 1, 0, swap), ThreadBlock(1, 0, 0, 0, 0, swap)
     >>> report = prove(Program("all_reduce", 2, 1, None, "Simple", (True,), blocks, (0, 0), (), {}))

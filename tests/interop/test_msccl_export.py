@@ -10,12 +10,12 @@ import pytest
 
 from collectives.algorithms import build, executable, variants
 from collectives.core.schedule import Schedule, ScheduleError, Step
-from collectives.formats import msccl
-from collectives.formats.lowering import Transfer, kept, lower, onward
-from collectives.formats.msccl import DIALECTS, text
-from collectives.formats.program import SLOTS, BufferOffset
-from collectives.formats.prove import prove
-from formats.executor import play
+from collectives_interop import msccl
+from collectives_interop.lowering import Transfer, kept, lower, onward
+from collectives_interop.msccl import DIALECTS, text
+from collectives_interop.program import SLOTS, BufferOffset
+from collectives_interop.prove import prove
+from interop.executor import play
 
 
 def exported(collective: str, algorithm: str, p: int) -> Iterator[tuple[Schedule, str]]:

@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from collectives.core.schedule import ScheduleError
-from collectives.formats import msccl
-from collectives.formats.prove import Order, prove
-from formats.executor import Run, play, play_all
-from formats.mutants import mutants
-from formats.programs import PROGRAMS, Block, all_pairs, do, gather_ring, ring, xml
+from collectives_interop import msccl
+from collectives_interop.prove import Order, prove
+from interop.executor import Run, play, play_all
+from interop.mutants import mutants
+from interop.programs import PROGRAMS, Block, all_pairs, do, gather_ring, ring, xml
 
 MOST = 20  # as good as unlimited: no program here has more messages on a connection
 
