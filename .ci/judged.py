@@ -18,18 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from collectives_book.judged import COLUMNS, JudgedFile, read, write
+from collectives_book.teccl_networks import GB, fit, published, stated
 from collectives_interop import teccl
 from collectives_interop.judge import judged
-from collectives_interop.teccl import GB, fit, published
 
-TABLE = (
-    Path(__file__).resolve().parent.parent
-    / "experiments"
-    / "results"
-    / "reference"
-    / "judged"
-    / "programs.csv"
-)
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "experiments" / "results" / "reference" / "judged" / "programs.csv"
 SITE = "https://github.com"
 LONGEST = 900  # seconds for one call of git
 
@@ -69,7 +63,8 @@ def fetch(folder: Path, rows: list[JudgedFile]) -> None:
                 git(clone, "fetch", *few, "origin", commit)
             for row in wanted:
                 data = git(clone, "cat-file", "blob", f"{row.commit}:{row.path}")
-                if (found := hashlib.sha256(data).hexdigest()) != row.sha256:
+                found = hashlib.sha256(data).hexdigest()
+                if found != row.sha256:
                     raise SystemExit(f"SHA-256 of {row.link}: got {found}, expected {row.sha256}")
                 place(folder, row).write_bytes(data)
         print(f"{repository}: done", flush=True)
@@ -77,11 +72,15 @@ def fetch(folder: Path, rows: list[JudgedFile]) -> None:
 
 def judge(folder: Path, rows: list[JudgedFile]) -> list[JudgedFile]:
     """Return the rows with new verdicts."""
-    files, found = [place(folder, row) for row in rows], []
-    verdicts = judged(list(map(str, files)))
-    for row, file in zip(rows, files, strict=True):
+    found = []
+    for row in rows:
+        file = place(folder, row)
         begin = time.process_time()
-        said = next(verdicts)
+        (said,) = judged([str(file)])
+        is_right = said["verdict"] == "right"
+        # Of a program its instructions, of a schedule its flows.
+        steps = said.get("instructions", said.get("flows", 0)) if is_right else 0
+        network = on_network(row.path, file, said["verdict"])
         found.append(
             row._replace(
                 bytes=file.stat().st_size,
@@ -89,13 +88,11 @@ def judge(folder: Path, rows: list[JudgedFile]) -> list[JudgedFile]:
                 ranks=said.get("ranks", 0),
                 verdict=said["verdict"],
                 why=said.get("why", ""),
-                steps=said.get("instructions", said.get("flows", 0))
-                if said["verdict"] == "right"
-                else 0,
+                steps=steps,
                 slots=said.get("slots", 0),
                 dependencies=said.get("dependencies", 0),
                 needless=len(said.get("needless") or ()),
-                **on_network(row.path, file, said["verdict"]),
+                **network,
                 seconds=round(time.process_time() - begin, 3),
             )
         )
@@ -110,20 +107,28 @@ def on_network(path: str, file: Path, verdict: str) -> dict[str, Any]:
     known = published(path)
     if not known or verdict != "right":
         return {"network": known[0] if known else "", "missing": "", "bandwidth": 0, "stated": 0}
-    flows = teccl.read(file.read_bytes())
-    found = fit(flows, *known)
-    numbers = {"bandwidth": round(found.bandwidth), "stated": round(flows.stated * GB)}
-    return {"network": known[0], "missing": found.missing, **numbers}
+    network, chunk = known
+    data = file.read_bytes()
+    numbers = stated(data)
+    found = fit(teccl.read(data), numbers.epoch_seconds, network, chunk)
+    return {
+        "network": network,
+        "missing": found.missing,
+        "bandwidth": round(found.bandwidth),
+        "stated": round(numbers.bandwidth * GB),
+    }
 
 
 def differences(old: list[JudgedFile], new: list[JudgedFile]) -> list[str]:
     """Return a line for each field that differs; the seconds may."""
-    return [
-        f"{was.link}: {name}: got {str(getattr(now, name))[:200]}, expected {str(getattr(was, name))[:200]}"
-        for was, now in zip(old, new, strict=True)
-        for name in COLUMNS[:-1]
-        if getattr(was, name) != getattr(now, name)
-    ]
+    lines = []
+    for was, now in zip(old, new, strict=True):
+        for name in COLUMNS[:-1]:
+            before, after = getattr(was, name), getattr(now, name)
+            if before != after:
+                got, expected = str(after)[:200], str(before)[:200]
+                lines.append(f"{was.link}: {name}: got {got}, expected {expected}")
+    return lines
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from collectives.topology.bound import bound
 from collectives.topology.graph import NO_LINKS, Graph
-from collectives_interop.teccl import NETWORKS, UNIT, capacities
+from collectives_book.teccl_networks import NETWORKS, UNIT, capacities
 
 VERDICTS = ("right", "wrong", "unreadable")
 
@@ -73,10 +73,13 @@ def bound_of(row: JudgedFile) -> float:
 
     A GPU that takes no part passes chunks on, as a switch does, and may copy them.
     """
-    links, absent = capacities(row.network), re.match(r"GPU (\d+) of", row.missing)
-    others = [*NETWORKS[row.network], *([int(absent[1])] if absent else [])]
-    order = [*(node for node in range(len(links)) if node not in others), *others]
-    of = Graph(
-        row.network, len(links) - len(others), links[np.ix_(order, order)], Fraction(UNIT), NO_LINKS
-    )
-    return float(bound(row.collective, of).algbw)
+    links = capacities(row.network)
+    others = list(NETWORKS[row.network])
+    absent = re.match(r"GPU (\d+) of", row.missing)
+    if absent:
+        others.append(int(absent[1]))
+    gpus = [node for node in range(len(links)) if node not in others]
+    order = gpus + others
+    ordered = links[np.ix_(order, order)]
+    graph = Graph(row.network, len(gpus), ordered, Fraction(UNIT), NO_LINKS)
+    return float(bound(row.collective, graph).algbw)

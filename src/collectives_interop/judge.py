@@ -70,11 +70,13 @@ def _judge_flows(data: bytes, known: Row) -> Row:
     known["gpus"] = runs(flows.gpus)
     known["switches"] = list(flows.switches)
     known["epochs"] = flows.epochs
-    known["flows"] = len(flows.hops)
-    teccl.check_complete(flows)
+    known["flows"] = len(flows.flows)
     schedule = teccl.schedule(flows)
     check_cells(schedule.p, schedule.k)
-    verify(schedule)
+    try:
+        verify(schedule)
+    except ScheduleError as error:
+        raise ScheduleError(f"{error}\nranks are the GPUs {known['gpus']}, then switches") from None
     return {}
 
 
