@@ -4,11 +4,12 @@ Nobody has vouched for a file: no document type, no entity, nothing deep, nothin
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+from xml.etree import ElementTree
 from xml.parsers import expat
 
 from collectives.core.contracts import CONTRACTS
@@ -22,6 +23,7 @@ from collectives_interop.program import (
     BufferOffset,
     Instruction,
     Program,
+    Sizes,
     ThreadBlock,
     sizes,
 )
@@ -33,17 +35,24 @@ COLLECTIVES = {
     "alltoall": "all_to_all",
     "reducescatter": "reduce_scatter",
     "reduce_scatter": "reduce_scatter",
-    **{name: name for name in ("broadcast", "reduce", "scatter", "gather")},
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "scatter": "scatter",
+    "gather": "gather",
 }
 
 # Larger than any runtime allows. Cells of all GPUs times ranks bounds the table of what the
 # contract asks for.
-MAX_GPUS, MAX_CHUNKS, MAX_COUNTS, MAX_CHANNEL = 1 << 10, 1 << 16, 1 << 24, 1 << 10
+MAX_GPUS, MAX_CHANNEL = 1 << 10, 1 << 10
+MAX_CHUNKS, MAX_COUNTS = 1 << 16, 1 << 24
 
 # The largest programs that are published have 1.4 MB, four levels deep.
 MAX_BYTES, MAX_DEPTH, MAX_VALUE = 1 << 24, 4, 200
 
 WHOLE_NUMBER = re.compile(r"-?\d{1,9}", re.ASCII)
+
+# Runtimes read attributes of at most 255 characters, in which an escaped character takes six.
+MAX_NAME = 40
 
 
 @dataclass(frozen=True)
@@ -86,9 +95,9 @@ class Element:
         """Return the children, all of which must have one of these names."""
         for child in self.children:
             if child.name not in names:
-                child.fail(
-                    f"in <{self.name}>: got <{child.name[:40]}>, expected <{'> or <'.join(names) or 'nothing'}>"
-                )
+                got = child.name[:40]
+                expected = "> or <".join(names) or "nothing"
+                child.fail(f"in <{self.name}>: got <{got}>, expected <{expected}>")
         return self.children
 
 
@@ -99,15 +108,19 @@ def read(source: Path | bytes) -> Program:
         top.fail(f"got <{top.name[:40]}>, expected <algo>")
     collective = COLLECTIVES[top.word("coll", COLLECTIVES)]
     p = top.number("ngpus", 1, MAX_GPUS)
-    whole, rooted = _chunks(top, collective, p), CONTRACTS[collective].rooted
-    gpus, size = _gpus(top, p), sizes(collective, p, whole)
-    scratch = tuple(gpu.number("s_chunks", 0, MAX_CHUNKS) for gpu in gpus)
-    blocks = [
-        (_block(child, gpu, p, {"i": size.i, "o": size.o, "s": scratch[gpu]}), child.children)
-        for gpu, element in enumerate(gpus)
-        for child in element.children
-        if child.name == "tb"
-    ]
+    whole = _chunks(top, collective, p)
+    gpus = _gpus(top, p)
+    size = sizes(collective, p, whole)
+    scratch = [gpu.number("s_chunks", 0, MAX_CHUNKS) for gpu in gpus]
+    blocks: list[ThreadBlock] = []
+    steps: list[list[Element]] = []  # of each block
+    for number, gpu in enumerate(gpus):
+        room = {"i": size.i, "o": size.o, "s": scratch[number]}
+        for element in gpu.children:
+            if element.name == "tb":
+                blocks.append(_block(element, number, p, room))
+                steps.append(element.children)
+    rooted = CONTRACTS[collective].rooted
     return Program(
         collective,
         p,
@@ -115,43 +128,52 @@ def read(source: Path | bytes) -> Program:
         top.number("root", 0, p - 1, 0) if rooted else None,
         top.word("proto", SLOTS),
         _modes(top),
-        tuple(block for block, _ in blocks),
-        scratch,
-        tuple(_copies(gpus, *size)),
-        _waits(blocks),
+        tuple(blocks),
+        tuple(scratch),
+        tuple(_copies(gpus, size)),
+        _waits(blocks, steps),
     )
 
 
 def _chunks(top: Element, collective: str, p: int) -> int:
     whole = top.number("nchunksperloop", 1, MAX_CHUNKS)
-    if CONTRACTS[collective].parts and whole % p:
+    parts = CONTRACTS[collective].parts
+    if parts and whole % p:
         top.fail(f"nchunksperloop: got {whole}, expected a multiple of the {p} GPUs")
-    if whole * p * p * (p if CONTRACTS[collective].parts == 2 else 1) > MAX_COUNTS:
+    chunks = whole * p if parts == 2 else whole
+    if chunks * p * p > MAX_COUNTS:
         top.fail(
-            f"nchunksperloop: got {whole:,} for {p} GPUs, expected fewer: too many contributions to count"
+            f"nchunksperloop: got {whole:,} for {p} GPUs, "
+            "expected fewer: too many contributions to count"
         )
     return whole
 
 
 def _modes(top: Element) -> tuple[bool, ...]:
-    """Return the modes: in place, out of place, or both.
+    """Return the modes: in place (True), out of place (False), or both.
 
     Msccl-tools says only whether it is in place.
     """
     in_place = top.number("inplace", 0, 1)
-    out = top.number("outofplace", 0, 1, 1 - in_place)
-    if not in_place and not out:
+    out_of_place = top.number("outofplace", 0, 1, default=1 - in_place)
+    modes = []
+    if in_place:
+        modes.append(True)
+    if out_of_place:
+        modes.append(False)
+    if not modes:
         top.fail("inplace and outofplace: got 0 and 0, expected 1 for one of them")
-    return (True,) * in_place + (False,) * out
+    return tuple(modes)
 
 
 def _gpus(top: Element, p: int) -> list[Element]:
     """Return the GPUs in the order of their ids, which must be 0 to p - 1."""
     gpus = {gpu.number("id", 0, p - 1): gpu for gpu in top.of("gpu")}
-    missing = sorted(set(range(p)) - set(gpus))
+    missing = [number for number in range(p) if number not in gpus]
     if missing or len(top.children) != p:
         raise ValueError(
-            f"ids of <gpu>: got {len(top.children)} and none for GPU {missing[:1]}, expected 0 to {p - 1} once each"
+            f"ids of <gpu>: got {len(top.children)} and none for GPU {missing[:1]}, "
+            f"expected 0 to {p - 1} once each"
         )
     for gpu in top.children:
         gpu.of("tb", "copy")
@@ -162,21 +184,23 @@ def _gpus(top: Element, p: int) -> list[Element]:
 
 def _block(element: Element, gpu: int, p: int, room: dict[str, int]) -> ThreadBlock:
     """Return a thread block of a GPU with ``room`` cells in its buffers."""
-    send, receive = (element.number(name, -1, p - 1) for name in ("send", "recv"))
+    send = element.number("send", -1, p - 1)
+    receive = element.number("recv", -1, p - 1)
     if gpu in (send, receive):
         element.fail(f"send and recv of GPU {gpu}: got its own id, expected other GPUs or -1")
-    lone = send < 0 and receive < 0  # then the channel has no meaning, and early files have -1
-    own, channel = (
-        element.number("id", 0, MAX_CHUNKS),
-        element.number("chan", -1 if lone else 0, MAX_CHANNEL),
-    )
-    steps = tuple(_step(t, each, send, receive, room) for t, each in enumerate(element.of("step")))
-    return ThreadBlock(gpu, own, send, receive, channel, steps)
+    own = element.number("id", 0, MAX_CHUNKS)
+    # Of a block without peers the channel has no meaning, and early files have -1.
+    lone = send < 0 and receive < 0
+    channel = element.number("chan", -1 if lone else 0, MAX_CHANNEL)
+    steps = []
+    for t, step in enumerate(element.of("step")):
+        step.of()
+        step.number("s", t, t)
+        steps.append(_step(step, send, receive, room))
+    return ThreadBlock(gpu, own, send, receive, channel, tuple(steps))
 
 
-def _step(t: int, element: Element, send: int, receive: int, room: dict[str, int]) -> Instruction:
-    element.of()
-    element.number("s", t, t)
+def _step(element: Element, send: int, receive: int, room: dict[str, int]) -> Instruction:
     name = element.word("type", KINDS)
     kind = KINDS[name]
     count = element.number("cnt", 0 if name == "nop" else 1, MAX_CHUNKS)
@@ -184,14 +208,16 @@ def _step(t: int, element: Element, send: int, receive: int, room: dict[str, int
         if needed and peer < 0:
             element.fail(f"{verb} of the thread block: got -1, expected a peer for the step {name}")
     src = _place(element, "src", room, count, kind.reads)
-    return Instruction(name, src, _place(element, "dst", room, count, kind.stores), count)
+    dst = _place(element, "dst", room, count, kind.stores)
+    return Instruction(name, src, dst, count)
 
 
 def _place(
     element: Element, side: str, room: dict[str, int], count: int, used: bool
 ) -> BufferOffset:
     """Return the cells that the step reads or writes; what it does not use may have any offset."""
-    buffer, offset = element.word(f"{side}buf", room), element.number(f"{side}off", -1, MAX_CHUNKS)
+    buffer = element.word(f"{side}buf", room)
+    offset = element.number(f"{side}off", -1, MAX_CHUNKS)
     if used and not 0 <= offset <= room[buffer] - count:
         cells = f"cells {offset} to {offset + count - 1} of {buffer}"
         element.fail(
@@ -200,43 +226,62 @@ def _place(
     return BufferOffset(buffer, offset)
 
 
-def _copies(gpus: list[Element], size_in: int, size_out: int) -> Iterator[tuple[int, int, int]]:
-    for gpu, element in enumerate(gpus):
-        for copy in (child for child in element.children if child.name == "copy"):
-            copy.of()
-            yield gpu, copy.number("i_off", 0, size_in - 1), copy.number("o_off", 0, size_out - 1)
+def _copies(gpus: list[Element], size: Sizes) -> Iterator[tuple[int, int, int]]:
+    for number, gpu in enumerate(gpus):
+        for element in gpu.children:
+            if element.name == "copy":
+                element.of()
+                source = element.number("i_off", 0, size.i - 1)
+                target = element.number("o_off", 0, size.o - 1)
+                yield number, source, target
 
 
-def _waits(blocks: list[tuple[ThreadBlock, list[Element]]]) -> dict[int, int]:
+def _waits(blocks: list[ThreadBlock], elements: list[list[Element]]) -> dict[int, int]:
     """Return each step that waits, and for which; the other one must announce that it is done."""
-    # A connection belongs to one thread block at each end.
-    ends: Counter[tuple[int, str]] = Counter()
-    for block, _ in blocks:
-        ends[block.gpu, f"id {block.id}"] += 1
-        ends[block.gpu, f"send {block.send} on channel {block.channel}"] += block.send >= 0
-        ends[block.gpu, f"recv {block.receive} on channel {block.channel}"] += block.receive >= 0
-    for (gpu, end), times in ends.items():
-        if times > 1:
-            raise ValueError(f"GPU {gpu}: got {times} thread blocks with {end}, expected one")
-    steps = [(block, t, step) for block, elements in blocks for t, step in enumerate(elements)]
-    numbers = {(block.gpu, block.id, t): number for number, (block, t, _) in enumerate(steps)}
+    _check_ends(blocks)
+    steps: list[Element] = []
+    numbers: dict[tuple[int, int, int], int] = {}  # by GPU, id of the block, index in it
+    gpu_of: list[int] = []
+    for block, of_block in zip(blocks, elements, strict=True):
+        for t, step in enumerate(of_block):
+            numbers[block.gpu, block.id, t] = len(steps)
+            steps.append(step)
+            gpu_of.append(block.gpu)
     waits = {}
-    for number, (block, _, step) in enumerate(steps):
+    for number, step in enumerate(steps):
         step.number("hasdep", 0, 1)
-        depid, deps = step.number("depid", -1, MAX_CHUNKS), step.number("deps", -1, MAX_CHUNKS)
-        if depid < 0:
+        block_id = step.number("depid", -1, MAX_CHUNKS)
+        index = step.number("deps", -1, MAX_CHUNKS)
+        if block_id < 0:
             continue
-        target = numbers.get((block.gpu, depid, deps))
+        gpu = gpu_of[number]
+        target = numbers.get((gpu, block_id, index))
         if target is None:
             step.fail(
-                f"depid and deps: got thread block {depid}, step {deps}, expected a step of GPU {block.gpu}"
+                f"depid and deps: got thread block {block_id}, step {index}, "
+                f"expected a step of GPU {gpu}"
             )
-        if not steps[target][2].number("hasdep", 0, 1):
+        if not steps[target].number("hasdep", 0, 1):
             step.fail(
-                f"hasdep of thread block {depid}, step {deps}: got 0, expected 1, because this step waits for it"
+                f"hasdep of thread block {block_id}, step {index}: got 0, "
+                "expected 1, because this step waits for it"
             )
         waits[number] = target
     return waits
+
+
+def _check_ends(blocks: list[ThreadBlock]) -> None:
+    """Raise unless each connection belongs to one thread block at each end."""
+    ends: Counter[tuple[int, str]] = Counter()
+    for block in blocks:
+        ends[block.gpu, f"id {block.id}"] += 1
+        if block.send >= 0:
+            ends[block.gpu, f"send {block.send} on channel {block.channel}"] += 1
+        if block.receive >= 0:
+            ends[block.gpu, f"recv {block.receive} on channel {block.channel}"] += 1
+    for (gpu, end), times in ends.items():
+        if times > 1:
+            raise ValueError(f"GPU {gpu}: got {times} thread blocks with {end}, expected one")
 
 
 def contents(path: Path) -> bytes:
@@ -260,8 +305,10 @@ def contents(path: Path) -> bytes:
 
 def _parse(data: bytes) -> Element:
     """Return the outermost element of a text."""
-    parser, top = expat.ParserCreate(), Element("", {}, 0)
-    open_elements, count = [top], 0
+    parser = expat.ParserCreate()
+    top = Element("", {}, 0)
+    open_elements = [top]
+    count = 0
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal count
@@ -270,22 +317,21 @@ def _parse(data: bytes) -> Element:
         if count > MAX_ELEMENTS:
             element.fail(f"elements: got more than {MAX_ELEMENTS:,}, expected at most that")
         if len(open_elements) > MAX_DEPTH:
-            element.fail(
-                f"depth of <{name[:40]}>: got {len(open_elements)}, expected at most {MAX_DEPTH}"
-            )
+            got = len(open_elements)
+            element.fail(f"depth of <{name[:40]}>: got {got}, expected at most {MAX_DEPTH}")
         if any(len(value) > MAX_VALUE for value in attributes.values()):
             element.fail(f"an attribute of <{name[:40]}>: got more than {MAX_VALUE} characters")
         open_elements[-1].children.append(element)
         open_elements.append(element)
 
     def refuse(*_: object) -> None:
-        raise ValueError(
-            f"line {parser.CurrentLineNumber}: got a document type or an entity, expected elements alone"
-        )
+        line = parser.CurrentLineNumber
+        raise ValueError(f"line {line}: got a document type or an entity, expected elements alone")
 
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: open_elements.pop()
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, LookupError, UnicodeError) as error:
@@ -298,7 +344,7 @@ class Dialect(NamedTuple):
 
     name: str
     collectives: dict[str, str]
-    attributes: str  # of <algo>, beyond those that both have
+    says_out_of_place: bool  # and for which sizes, in attributes of <algo> that the other lacks
     steps: int  # of a thread block
     blocks: int  # of a GPU
     per_channel: int  # thread blocks of a GPU on a channel
@@ -307,8 +353,12 @@ class Dialect(NamedTuple):
     nodes: int | None
 
 
-COMMON = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"} | {
-    name: name for name in ("broadcast", "reduce")
+COMMON = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "all_to_all": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
 }
 
 # ROCm/rccl 0cbce2a, msccl_struct.h and msccl_parser.h; microsoft/msccl b23e9cd, msccl.h and
@@ -316,7 +366,7 @@ COMMON = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "a
 RCCL = Dialect(
     name="RCCL",
     collectives=COMMON | {"reduce_scatter": "reducescatter"},
-    attributes=' outofplace="{out}" minBytes="0" maxBytes="0"',
+    says_out_of_place=True,
     steps=64,
     blocks=64,
     per_channel=32,
@@ -327,7 +377,7 @@ MSCCL_TOOLS = Dialect(
     name="MSCCL",
     collectives=COMMON
     | {"reduce_scatter": "reduce_scatter", "gather": "gather", "scatter": "scatter"},
-    attributes="",
+    says_out_of_place=False,
     steps=256,
     blocks=216,
     per_channel=32,
@@ -356,73 +406,103 @@ def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "
         <tb id="0" send="1" recv="-1" chan="0">
     """
     check_ranks_only(schedule, "MSCCL, whose GPUs do the adding")
-    of = DIALECTS[dialect]
-    if schedule.collective not in of.collectives:
+    reader = DIALECTS[dialect]
+    if schedule.collective not in reader.collectives:
         why = "RCCL cuts one rank's part into chunks there, not the buffer"
-        raise ValueError(
-            f"collective: got {schedule.collective}, expected {', '.join(of.collectives)}; {why}"
-        )
+        known = ", ".join(reader.collectives)
+        raise ValueError(f"collective: got {schedule.collective}, expected {known}; {why}")
     if schedule.root:
         raise ValueError(f"root: got {schedule.root}, expected 0, because MSCCL XML names no root")
-    program = lower(schedule, of.channels, of.per_channel, protocol)
-    _check_limits(program, of)
-    written = "\n".join([*_lines(program, name, of), ""])
+    program = lower(schedule, reader.channels, reader.per_channel, protocol)
+    _check_limits(program, reader)
+    written = _written(program, name, reader)
     prove(read(written.encode()))
     return written
 
 
-def _check_limits(program: Program, of: Dialect) -> None:
+def _check_limits(program: Program, reader: Dialect) -> None:
     """Raise ValueError for a program that does not fit into the runtime."""
-    blocks = program.blocks
-    per_gpu = Counter(block.gpu for block in blocks)
-    per_channel = Counter(
-        (block.gpu, block.channel) for block in blocks if max(block.send, block.receive) >= 0
-    )
-    nodes = {gpu: 1 + program.p + count for gpu, count in per_gpu.items()}
-    for block in blocks:
-        nodes[block.gpu] += len(block.steps)
-    for what, found, most in (
-        ("thread blocks of a GPU", per_gpu.values(), of.blocks),
-        ("thread blocks of a GPU on one channel", per_channel.values(), of.per_channel),
-        ("steps of a thread block", [len(block.steps) for block in blocks], of.steps),
-        ("XML elements that a GPU reads", nodes.values(), of.nodes),
+    blocks: Counter[int] = Counter()  # by GPU
+    per_channel: Counter[tuple[int, int]] = Counter()
+    nodes: Counter[int] = Counter()
+    for block in program.blocks:
+        blocks[block.gpu] += 1
+        nodes[block.gpu] += 1 + len(block.steps)
+        if block.send >= 0 or block.receive >= 0:
+            per_channel[block.gpu, block.channel] += 1
+    steps = max((len(block.steps) for block in program.blocks), default=0)
+    elements = 1 + program.p + max(nodes.values(), default=0)  # the program and all GPUs, too
+    for what, got, most in (
+        ("thread blocks of a GPU", max(blocks.values(), default=0), reader.blocks),
+        (
+            "thread blocks of a GPU on one channel",
+            max(per_channel.values(), default=0),
+            reader.per_channel,
+        ),
+        ("steps of a thread block", steps, reader.steps),
+        ("XML elements that a GPU reads", elements, reader.nodes),
     ):
-        got = max(found, default=0)
         if most is not None and got > most:
-            raise ValueError(f"{what}: got {got}, expected at most {most}, a limit of {of.name}")
-
-
-def _lines(program: Program, name: str, of: Dialect) -> Iterator[str]:
-    """Yield the lines of a program in one mode and without copies."""
-    out = int(not program.modes[0])
-    channels = max((block.channel for block in program.blocks), default=0) + 1
-    yield (
-        f'<algo name="{re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:60]}" proto="{program.protocol}" nchannels="{channels}" '
-        f'nchunksperloop="{program.whole}" ngpus="{program.p}" coll="{of.collectives[program.collective]}" '
-        f'inplace="{1 - out}"{of.attributes.format(out=out)}>'
-    )
-    size, waited, own = program.sizes, set(program.waits.values()), defaultdict(list)
-    for first, block in zip(program.first, program.blocks, strict=False):
-        own[block.gpu].append((first, block))
-    for gpu, scratch in enumerate(program.scratch):
-        yield f'  <gpu id="{gpu}" i_chunks="{size.i}" o_chunks="{size.o}" s_chunks="{scratch}">'
-        for first, block in own[gpu]:
-            ends = f'send="{block.send}" recv="{block.receive}" chan="{block.channel}"'
-            yield f'    <tb id="{block.id}" {ends}>'
-            yield from (
-                _line(program, first + s, int(first + s in waited)) for s in range(len(block.steps))
+            raise ValueError(
+                f"{what}: got {got}, expected at most {most}, a limit of {reader.name}"
             )
-            yield "    </tb>"
-        yield "  </gpu>"
-    yield "</algo>"
 
 
-def _line(program: Program, number: int, hasdep: int) -> str:
-    step, depid, deps = program.steps[number], -1, -1
+def _written(program: Program, name: str, reader: Dialect) -> str:
+    """Return the text of a program in one mode and without copies."""
+    in_place = program.modes[0]
+    channels = max((block.channel for block in program.blocks), default=0) + 1
+    top = _element(
+        "algo",
+        name=name[:MAX_NAME],
+        proto=program.protocol,
+        nchannels=channels,
+        nchunksperloop=program.whole,
+        ngpus=program.p,
+        coll=reader.collectives[program.collective],
+        inplace=int(in_place),
+    )
+    if reader.says_out_of_place:
+        top.attrib |= {"outofplace": str(int(not in_place)), "minBytes": "0", "maxBytes": "0"}
+    size = program.sizes
+    for gpu, scratch in enumerate(program.scratch):
+        top.append(_element("gpu", id=gpu, i_chunks=size.i, o_chunks=size.o, s_chunks=scratch))
+    waited = set(program.waits.values())
+    for first, block in zip(program.first, program.blocks, strict=False):
+        element = _element(
+            "tb", id=block.id, send=block.send, recv=block.receive, chan=block.channel
+        )
+        top[block.gpu].append(element)
+        for number in range(first, first + len(block.steps)):
+            element.append(_step_element(program, number, number in waited))
+    ElementTree.indent(top)
+    return ElementTree.tostring(top, encoding="unicode") + "\n"
+
+
+def _step_element(program: Program, number: int, is_waited_for: bool) -> ElementTree.Element:
+    step = program.steps[number]
+    block_id, index = -1, -1
     if number in program.waits:
         other = program.waits[number]
-        depid, deps = program.blocks[program.block_of[other]].id, program.index(other)
-    (src, at), (dst, to) = step.src, step.dst
-    places = f'srcbuf="{src}" srcoff="{at}" dstbuf="{dst}" dstoff="{to}" cnt="{step.chunks}"'
-    waits = f'depid="{depid}" deps="{deps}" hasdep="{hasdep}"'
-    return f'      <step s="{program.index(number)}" type="{step.name}" {places} {waits}/>'
+        block_id = program.blocks[program.block_of[other]].id
+        index = program.index(other)
+    return _element(
+        "step",
+        s=program.index(number),
+        type=step.name,
+        srcbuf=step.src.buffer,
+        srcoff=step.src.offset,
+        dstbuf=step.dst.buffer,
+        dstoff=step.dst.offset,
+        cnt=step.chunks,
+        depid=block_id,
+        deps=index,
+        hasdep=int(is_waited_for),
+    )
+
+
+def _element(tag: str, **attributes: str | int) -> ElementTree.Element:
+    """Return an element with these attributes, in their order."""
+    return ElementTree.Element(
+        tag, {attribute: str(value) for attribute, value in attributes.items()}
+    )
