@@ -36,7 +36,9 @@ class Value(NamedTuple):
 
     def __str__(self) -> str:
         ranks = [str(r) for r in range(self.ranks.bit_length()) if self.ranks >> r & 1]
-        return f"rank {ranks[0]}" if len(ranks) == 1 else f"the sum of ranks {', '.join(ranks)}"
+        if len(ranks) == 1:
+            return f"rank {ranks[0]}"
+        return f"the sum of ranks {', '.join(ranks)}"
 
 
 class SentChunk(NamedTuple):
@@ -60,12 +62,14 @@ def _values(cells: Contents) -> list[Value | None]:
     None for uninitialised data, several chunks, and what is counted twice.
     """
     ranks = np.packbits(cells.counts[:, :-1] > 0, axis=1, bitorder="little")
-    bad = (cells.chunk < 0) | (cells.counts[:, -1] > 0) | (cells.counts > 1).any(axis=1)
-    rows = zip(cells.chunk.tolist(), ranks, bad.tolist(), strict=True)
-    return [
-        None if is_bad else Value(chunk, int.from_bytes(bits.tobytes(), "little"))
-        for chunk, bits, is_bad in rows
-    ]
+    is_uninitialised = cells.counts[:, -1] > 0
+    is_twice = (cells.counts > 1).any(axis=1)
+    bad = (cells.chunk < 0) | is_uninitialised | is_twice
+    values: list[Value | None] = []
+    for chunk, bits, is_bad in zip(cells.chunk.tolist(), ranks, bad.tolist(), strict=True):
+        value = Value(chunk, int.from_bytes(bits.tobytes(), "little"))
+        values.append(None if is_bad else value)
+    return values
 
 
 class Values:
@@ -77,30 +81,36 @@ class Values:
         self.arrivals: dict[Held, list[SentChunk]] = defaultdict(list)
         self.messages: dict[int, list[SentChunk]] = {}  # by the step that sends it
         rank, chunk = np.nonzero(where(program.contract))
-        last = _values(Contents(after(program.contract), chunk))
-        self.last = {(r, value) for r, value in zip(rank.tolist(), last, strict=True) if value}
+        asked = _values(Contents(after(program.contract), chunk))
+        self.last = {(r, value) for r, value in zip(rank.tolist(), asked, strict=True) if value}
         cells = inputs(program, layout)
-        for gpu, begin, end in zip(
-            range(program.p), layout.begins, layout.begins[1:], strict=False
-        ):
-            self.origin |= {
-                (gpu, value): INPUT for value in _values(cells.at(range(begin, end))) if value
-            }
+        for gpu, (begin, end) in enumerate(pairwise(layout.begins)):
+            for value in _values(cells.at(range(begin, end))):
+                if value:
+                    self.origin[gpu, value] = INPUT
         receiver = {send: program.gpu_of(receive) for receive, send in order.sender.items()}
         for number, operands, total in replay(program, order, layout, cells):
             gpu = program.gpu_of(number)
-            for row in self.messages[order.sender[number]] if number in order.sender else ():
-                self.origin.setdefault((gpu, row.value), row)
-                self.arrivals[gpu, row.value].append(row)
+            if number in order.sender:
+                self._receive(gpu, self.messages[order.sender[number]])
             if total and len(operands) == 2:
-                for one, other, value in zip(*map(_values, (*operands, total)), strict=True):
-                    if one and other and value:
-                        self.origin.setdefault((gpu, value), (one, other))
+                self._add(gpu, operands, total)
             if total and number in receiver:
-                ends = number, gpu, receiver[number]
+                values = [self._check(number, value) for value in _values(total)]
                 self.messages[number] = [
-                    SentChunk(*ends, self._check(number, value)) for value in _values(total)
+                    SentChunk(number, gpu, receiver[number], value) for value in values
                 ]
+
+    def _receive(self, gpu: int, message: list[SentChunk]) -> None:
+        for row in message:
+            self.origin.setdefault((gpu, row.value), row)
+            self.arrivals[gpu, row.value].append(row)
+
+    def _add(self, gpu: int, operands: list[Contents], total: Contents) -> None:
+        summands, others = _values(operands[0]), _values(operands[1])
+        for one, other, value in zip(summands, others, _values(total), strict=True):
+            if one and other and value:
+                self.origin.setdefault((gpu, value), (one, other))
 
     def _check(self, number: int, value: Value | None) -> Value:
         if value is None:
@@ -114,12 +124,16 @@ class Values:
 
         Where nothing is summed, also those that nobody needs.
         """
-        found = {(row.src, row.value) for rows in self.messages.values() for row in rows}
-        return (
-            found
-            | self.last
-            | (set() if self.program.collective in REDUCING else self.arrivals.keys())
-        )
+        needed = {(row.src, row.value) for row in self.rows()}
+        needed |= self.last
+        if self.program.collective not in REDUCING:
+            needed |= self.arrivals.keys()
+        return needed
+
+    def rows(self) -> Iterator[SentChunk]:
+        """Yield the chunks of all messages."""
+        for message in self.messages.values():
+            yield from message
 
 
 class CellContent(NamedTuple):
@@ -158,84 +172,89 @@ def schedule(program: Program) -> Schedule:
 
     Cost: that of `proved`, and about 50 microseconds for each chunk of a message.
     """
-    order, (layout, *_) = proved(program)
-    values = Values(program, order, layout)
+    order, layouts = proved(program)
+    values = Values(program, order, layouts[0])
     cells = cell_contents(values)
     level = _levels(values, cells)
-    adds = {row for cell in cells for content in cell for row in content.adds}
-    rows: list[list[SentChunk]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+    added: set[SentChunk] = set()
+    for cell in cells:
+        for content in cell:
+            added.update(content.adds)
+    count = 1 + max(level.values(), default=-1)
+    rows: list[list[SentChunk]] = [[] for _ in range(count)]
     for message, t in level.items():
         rows[t] += values.messages[message]
-    steps = [_step(sorted(each, key=lambda row: (row.src, row.dst)), adds) for each in rows]
-    return replace(program.contract, nsteps=len(steps), make=steps.__getitem__, one_port=False)
+    steps = [_step(of_step, added) for of_step in rows]
+    return replace(program.contract, nsteps=count, make=steps.__getitem__, one_port=False)
 
 
 def _levels(values: Values, cells: list[list[CellContent]]) -> dict[int, int]:
     """Return the step of each message, by the instruction that sends it."""
     sent = list(values.messages)
     number = {message: i for i, message in enumerate(sent)}
-    edges = {*_by_cells(values, cells), *_one_by_one(values)}
+    edges = set(_by_cells(values, cells))
+    edges.update(_one_by_one(values))
+    numbered = [(number[one], number[other], later) for one, other, later in edges]
     try:
-        found = levels(
-            len(sent), [(number[one], number[other], later) for one, other, later in edges]
-        )
+        found = levels(len(sent), numbered)
     except CycleError as error:
         message = sent[error.message]
-        what = (
-            f"not a schedule: the message of {values.program.name(message)} has to be in two steps"
-        )
-        raise wrong(
-            values.program, message, what, "a second cell for its chunk is needed here"
-        ) from None
+        name = values.program.name(message)
+        problem = f"not a schedule: the message of {name} has to be in two steps"
+        note = "a second cell for its chunk is needed here"
+        raise wrong(values.program, message, problem, note) from None
     return dict(zip(sent, found, strict=True))
 
 
 def _by_cells(values: Values, cells: list[list[CellContent]]) -> Iterator[Edge]:
     """Yield the messages that come after other ones, or no earlier, because of a cell."""
-    reads: dict[Held, list[int]] = defaultdict(list)
-    for row in (row for rows in values.messages.values() for row in rows):
-        reads[row.src, row.value].append(row.message)
+    reads: dict[Held, list[SentChunk]] = defaultdict(list)
+    for row in values.rows():
+        reads[row.src, row.value].append(row)
     for cell in cells:
         for content in cell:
-            yield from _after(content.replaces, content.adds)
-            yield from _after(content.writes, content.again)
-            yield from ((one.message, other.message, 1) for one, other in pairwise(content.again))
-            yield from (
-                (row.message, read, 1) for row, read in product(content.writes, reads[content.held])
-            )
+            yield from _edges(content.replaces, content.adds)
+            yield from _edges(content.writes, content.again)
+            for one, other in pairwise(content.again):
+                yield one.message, other.message, 1
+            yield from _edges(content.writes, reads[content.held])
         for old, new in pairwise(cell):
-            yield from (
-                (read, row.message, 0) for read, row in product(reads[old.held], new.writes)
-            )
-            yield from _after(old.writes + old.again, new.replaces)
-            yield from _after(old.replaces + old.again, new.adds)
+            yield from _edges(reads[old.held], new.writes, later=0)
+            yield from _edges(old.writes + old.again, new.replaces)
+            yield from _edges(old.replaces + old.again, new.adds)
 
 
-def _after(some: list[SentChunk], others: list[SentChunk]) -> Iterator[Edge]:
-    return ((one.message, other.message, 1) for one, other in product(some, others))
+def _edges(some: list[SentChunk], others: list[SentChunk], later: int = 1) -> Iterator[Edge]:
+    """Yield that each of the other messages comes so many steps later than each of some."""
+    for one, other in product(some, others):
+        yield one.message, other.message, later
 
 
 def _one_by_one(values: Values) -> Iterator[Edge]:
     """Yield pairs of messages from one GPU to another: in one step they would be one."""
     pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for message, (row, *_) in values.messages.items():
-        pairs[row.src, row.dst].append(message)
+    for message, rows in values.messages.items():
+        pairs[rows[0].src, rows[0].dst].append(message)
     for messages in pairs.values():
-        yield from ((one, other, 1) for one, other in pairwise(messages))
+        for one, other in pairwise(messages):
+            yield one, other, 1
 
 
-def _step(rows: list[SentChunk], adds: set[SentChunk]) -> Step:
+def _step(rows: list[SentChunk], added: set[SentChunk]) -> Step:
     """Return a step; consecutive chunks of a message are one row."""
-    runs: list[tuple[SentChunk, int, bool]] = []
-    for row in rows:
-        last, count, add = runs[-1] if runs else (None, 0, False)
-        follows = (row.message, row.value.chunk, row in adds)
-        if last and (last.message, last.value.chunk + count, add) == follows:
-            runs[-1] = last, count + 1, add
-        else:
-            runs.append((row, 1, row in adds))
-    columns = [(row.src, row.dst, row.value.chunk, count, add) for row, count, add in runs]
-    return Step(*zip(*columns, strict=True))
+    columns: list[list[int]] = []  # sender, receiver, chunk, count, whether it is added
+    last: SentChunk | None = None
+    for row in sorted(rows, key=lambda row: (row.src, row.dst)):
+        chunk, is_added = row.value.chunk, row in added
+        if last and last.message == row.message:
+            first, count, was_added = columns[-1][2:]
+            if first + count == chunk and was_added == is_added:
+                columns[-1][3] += 1
+                continue
+        columns.append([row.src, row.dst, chunk, 1, is_added])
+        last = row
+    src, dst, first_chunk, counts, add = zip(*columns, strict=True)
+    return Step(src, dst, first_chunk, counts, add)
 
 
 def cell_contents(values: Values) -> list[list[CellContent]]:
@@ -243,20 +262,23 @@ def cell_contents(values: Values) -> list[list[CellContent]]:
 
     ScheduleError if a GPU needs two sums of one chunk at the same time.
     """
-    needed = values.needed() | {held for held, origin in values.origin.items() if origin == INPUT}
-    last = values.last
+    needed = values.needed()
+    needed |= {held for held, origin in values.origin.items() if origin == INPUT}
     cells: dict[tuple[int, int], list[CellContent]] = defaultdict(list)
     for held in values.origin:
         if held in needed:
-            cells[held[0], held[1].chunk].append(_content(values, held, needed))
-    found = [_in_order(values, cell, last) for cell in cells.values()]
+            gpu, value = held
+            cells[gpu, value.chunk].append(_content(values, held, needed))
+    found = [_in_order(values, cell) for cell in cells.values()]
     _check_rows(values, found)
     return found
 
 
 def _content(values: Values, held: Held, needed: set[Held]) -> CellContent:
     """Return a value as the sum of at most one other that is needed, and of rows."""
-    gpu, origin, arrivals = held[0], values.origin[held], values.arrivals.get(held, [])
+    gpu = held[0]
+    origin = values.origin[held]
+    arrivals = values.arrivals.get(held, [])
     if isinstance(origin, SentChunk):
         return CellContent(held, None, [origin], [], arrivals[1:])
     bases: list[Value] = []
@@ -272,64 +294,68 @@ def _content(values: Values, held: Held, needed: set[Held]) -> CellContent:
             summands += come
     if len(bases) > 1:
         raise _two_values(values, held, bases)
-    first = 1 if not bases else 0
-    return CellContent(held, bases[0] if bases else None, rows[:first], rows[first:], arrivals)
+    if bases:
+        return CellContent(held, bases[0], [], rows, arrivals)
+    return CellContent(held, None, rows[:1], rows[1:], arrivals)
 
 
-def _in_order(values: Values, cell: list[CellContent], last: set[Held]) -> list[CellContent]:
+def _in_order(values: Values, cell: list[CellContent]) -> list[CellContent]:
     """Put each sum right after the value that it adds to, and at the end what the collective asks for."""
     following = {content.base: content for content in cell if content.base is not None}
     chains = [[content] for content in cell if content.base is None]
     for chain in chains:
         while chain[-1].held[1] in following:
             chain.append(following.pop(chain[-1].held[1]))
-    chains.sort(key=lambda chain: any(content.held in last for content in chain))
-    found = [content for chain in chains for content in chain]
-    is_lost = any(content.held in last for content in found[:-1]) or not all(
-        content.writes for content in found[1:]
-    )
-    if len(found) < len(cell) or is_lost:
+
+    def is_asked_for(chain: list[CellContent]) -> bool:
+        return any(content.held in values.last for content in chain)
+
+    ordered: list[CellContent] = []
+    for chain in sorted(chains, key=is_asked_for):
+        ordered += chain
+    is_replaced = is_asked_for(ordered[:-1])
+    has_writes = all(content.writes for content in ordered[1:])
+    if len(ordered) < len(cell) or is_replaced or not has_writes:
         raise _two_values(values, cell[0].held, [content.held[1] for content in cell])
-    return found
+    return ordered
 
 
 def _check_rows(values: Values, cells: list[list[CellContent]]) -> None:
     """Raise unless each row is in one content: it may be in none, or in several sums."""
-    used = Counter(
-        row for cell in cells for content in cell for row in content.writes + content.again
-    )
-    for row in (row for rows in values.messages.values() for row in rows):
-        if used[row] != 1:
+    used: Counter[SentChunk] = Counter()
+    for cell in cells:
+        for content in cell:
+            used.update(content.writes)
+            used.update(content.again)
+    for row in values.rows():
+        times = used[row]
+        if times != 1:
             name = values.program.name(row.message)
-            what = f"not a schedule: {used[row]} values need chunk {row.value.chunk} of {name}, expected one"
-            raise wrong(
-                values.program, row.message, what, f"needed {used[row]} times on GPU {row.dst}"
+            problem = (
+                f"not a schedule: {times} values need chunk {row.value.chunk} of {name}, "
+                "expected one"
             )
+            note = f"needed {times} times on GPU {row.dst}"
+            raise wrong(values.program, row.message, problem, note)
 
 
 def _two_values(values: Values, held: Held, several: list[Value]) -> ScheduleError:
     gpu, chunk = held[0], held[1].chunk
-    shown = "; ".join(f"{value}{_use(values, gpu, value)}" for value in several[:MAX_VALUES_SHOWN])
-    more = (
-        f"; … ({len(several) - MAX_VALUES_SHOWN} more)" if len(several) > MAX_VALUES_SHOWN else ""
-    )
+    shown = [f"{value}{_use(values, gpu, value)}" for value in several[:MAX_VALUES_SHOWN]]
+    if len(several) > MAX_VALUES_SHOWN:
+        shown.append(f"… ({len(several) - MAX_VALUES_SHOWN} more)")
     return ScheduleError(
-        f"not a schedule: GPU {gpu} needs several values of chunk {chunk} at the same time, expected one, because a "
-        f"rank of a schedule has one cell for a chunk: {shown}{more}"
+        f"not a schedule: GPU {gpu} needs several values of chunk {chunk} at the same time, "
+        "expected one, because a rank of a schedule has one cell for a chunk: "
+        f"{'; '.join(shown)}"
     )
 
 
 def _use(values: Values, gpu: int, value: Value) -> str:
     """Name the step that sends the value, or say that it is asked for at the end."""
-    sent = (
-        row.message
-        for rows in values.messages.values()
-        for row in rows
-        if (row.src, row.value) == (gpu, value)
-    )
-    step = next(sent, None)
-    if step is not None:
-        return f" that {values.program.name(step)} sends"
+    for row in values.rows():
+        if row.src == gpu and row.value == value:
+            return f" that {values.program.name(row.message)} sends"
     return " at the end" if (gpu, value) in values.last else ""
 
 
@@ -355,10 +381,10 @@ def levels(count: int, edges: Iterable[Edge]) -> list[int]:
             into[group[other]].append((group[one], later))
         elif later:
             raise CycleError(one)
-    level: list[int] = []
+    level: list[int] = []  # of each group
     for before in into:
-        level.append(max((level[each] + later for each, later in before), default=0))
-    return [level[each] for each in group]
+        level.append(max((level[other] + later for other, later in before), default=0))
+    return [level[number] for number in group]
 
 
 def _groups(count: int, edges: set[Edge]) -> list[int]:
@@ -368,28 +394,37 @@ def _groups(count: int, edges: set[Edge]) -> list[int]:
     for one, other, _ in edges:
         behind[one].append(other)
         before[other].append(one)
-    group, number = [-1] * count, 0
+    group = [-1] * count
+    number = 0
     for start in reversed(_finished(behind)):
-        todo = [start] if group[start] < 0 else []
+        if group[start] >= 0:
+            continue
+        todo = [start]
         for at in todo:
             if group[at] < 0:
                 group[at] = number
-                todo += [each for each in before[at] if group[each] < 0]
-        number += bool(todo)
+                todo += [other for other in before[at] if group[other] < 0]
+        number += 1
     return group
 
 
 def _finished(behind: Graph) -> list[int]:
     """Order messages depth first, each after all that were found behind it."""
-    seen, finished = bytearray(len(behind)), []
+    seen = [False] * len(behind)
+    finished: list[int] = []
     for start in range(len(behind)):
-        path = [] if seen[start] else [(start, iter(behind[start]))]
+        if seen[start]:
+            continue
         seen[start] = True
+        path = [start]
+        left = [iter(behind[start])]  # what is not looked at yet, for each message of the path
         while path:
-            following = next((each for each in path[-1][1] if not seen[each]), None)
+            following = next((other for other in left[-1] if not seen[other]), None)
             if following is None:
-                finished.append(path.pop()[0])
+                finished.append(path.pop())
+                left.pop()
             else:
                 seen[following] = True
-                path.append((following, iter(behind[following])))
+                path.append(following)
+                left.append(iter(behind[following]))
     return finished

@@ -26,9 +26,7 @@ interleaved rings, it is fused, and each ring has its channel.
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import reduce
 from itertools import groupby, pairwise
-from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +84,8 @@ def _cells(rank: int, place: BufferOffset, count: int) -> list[Cell]:
 
 def by_step(transfers: list[Transfer]) -> list[list[int]]:
     """Return the numbers of the transfers of each step, in order."""
-    return [list(each) for _, each in groupby(range(len(transfers)), key=lambda m: transfers[m].t)]
+    steps = groupby(range(len(transfers)), key=lambda m: transfers[m].t)
+    return [list(messages) for _, messages in steps]
 
 
 def onward(transfers: list[Transfer]) -> dict[int, int]:
@@ -95,11 +94,12 @@ def onward(transfers: list[Transfer]) -> dict[int, int]:
     written: dict[Cell, int | None] = {}  # by which message, if it is the last that used the cell
     for step in by_step(transfers):
         for m in step:
-            writers = {written.get(cell) for cell in transfers[m].reads}
+            reads = transfers[m].reads
+            writers = {written.get(cell) for cell in reads}
             last = writers.pop()
-            if not writers and last is not None and transfers[last].writes == transfers[m].reads:
+            if not writers and last is not None and transfers[last].writes == reads:
                 found[last] = m
-            written.update(dict.fromkeys(transfers[m].reads))
+            written.update(dict.fromkeys(reads))
         for m in step:
             written.update(dict.fromkeys(transfers[m].writes, m))
     return found
@@ -107,10 +107,14 @@ def onward(transfers: list[Transfer]) -> dict[int, int]:
 
 def kept(transfers: list[Transfer], asked: set[Cell]) -> set[int]:
     """Return the messages whose cells are needed on the sender after they are sent."""
-    needed, found = set(asked), set()
+    needed = set(asked)
+    found = set()
     for step in reversed(by_step(transfers)):
         for m in reversed(step):
-            (needed.update if transfers[m].add else needed.difference_update)(transfers[m].writes)
+            if transfers[m].add:
+                needed.update(transfers[m].writes)
+            else:
+                needed.difference_update(transfers[m].writes)
         for m in reversed(step):
             if not needed.isdisjoint(transfers[m].reads):
                 found.add(m)
@@ -121,13 +125,16 @@ def kept(transfers: list[Transfer], asked: set[Cell]) -> set[int]:
 def fuse(transfers: list[Transfer], channels: int, ends: int) -> "Channels":
     """Fuse messages on at most this number of channels, with this number of connections of a rank on each."""
     assigned = Channels(transfers, channels, ends)
-    for chain in _without_waits(transfers, _chains(onward(transfers), len(transfers))):
+    chains = _chains(onward(transfers), len(transfers))
+    for chain in _without_waits(transfers, chains):
         assigned.take(chain)
     return assigned
 
 
 def _chains(goes_on: dict[int, int], total: int) -> Iterator[list[int]]:
-    for head in sorted(set(range(total)) - set(goes_on.values())):
+    """Yield the messages of each chain, each of which goes on as the next one."""
+    heads = set(range(total)) - set(goes_on.values())
+    for head in sorted(heads):
         chain = [head]
         while chain[-1] in goes_on:
             chain.append(goes_on[chain[-1]])
@@ -137,38 +144,55 @@ def _chains(goes_on: dict[int, int], total: int) -> Iterator[list[int]]:
 def _without_waits(transfers: list[Transfer], chains: Iterator[list[int]]) -> Iterator[list[int]]:
     """Yield the chains, cut where a receive would wait, unless all of the chain would."""
     steps: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for each in transfers:
-        steps[each.src, each.dst].append(each.t)
+    for transfer in transfers:
+        steps[transfer.src, transfer.dst].append(transfer.t)
     for chain in chains:
-        cuts = [
-            i for i, pair in enumerate(pairwise(chain), 1) if _would_wait(transfers, steps, *pair)
-        ]
-        cuts = [] if len(cuts) == len(chain) - 1 else cuts
-        yield from (chain[i:j] for i, j in pairwise([0, *cuts, len(chain)]))
+        waits = [_would_wait(transfers, steps, one, after) for one, after in pairwise(chain)]
+        if all(waits):
+            yield chain
+            continue
+        part = [chain[0]]
+        for m, is_cut in zip(chain[1:], waits, strict=True):
+            if is_cut:
+                yield part
+                part = []
+            part.append(m)
+        yield part
 
 
 def _would_wait(
     transfers: list[Transfer], steps: dict[tuple[int, int], list[int]], m: int, after: int
 ) -> bool:
     """Return whether other messages of the connection are sent between the steps of a receive and of its send."""
-    times = steps[transfers[m].src, transfers[m].dst]
-    return bisect_right(times, transfers[m].t) < bisect_left(times, transfers[after].t)
+    first = transfers[m]
+    times = steps[first.src, first.dst]
+    return bisect_right(times, first.t) < bisect_left(times, transfers[after].t)
+
+
+class Turn(NamedTuple):
+    """A message of a connection, and the step in which its receive has its turn."""
+
+    message: int
+    received: int
 
 
 class Channels:
     """The messages of each channel so far."""
 
     def __init__(self, transfers: list[Transfer], channels: int, ends: int) -> None:
-        self.transfers, self.channels, self.ends = transfers, channels, ends
+        self.transfers = transfers
+        self.channels = channels
+        self.ends = ends
         self.channel: dict[int, int] = {}  # by message
         self.onward: dict[int, int] = {}  # for a received message, the one that it goes on as
         # Of a connection that leaves: the peer from whom its thread block receives.
         self.receiver: dict[End, int] = {}
         # Of a connection that comes in: the peer to whom its thread block sends.
         self.sender: dict[End, int] = {}
-        # Messages, and the steps of their receives.
-        self.turns: dict[End, list[tuple[int, int]]] = defaultdict(list)
-        self.used: dict[tuple[int, int], set[tuple[bool, int]]] = defaultdict(set)
+        self.turns: dict[End, list[Turn]] = defaultdict(list)
+        # By rank and channel: the peers to whom it sends there, and from whom it receives.
+        self.sends: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.receives: dict[tuple[int, int], set[int]] = defaultdict(set)
 
     def take(self, chain: list[int]) -> None:
         """Give a chain of messages one channel, or each of its messages its own."""
@@ -177,9 +201,10 @@ class Channels:
                 self._put(chain, channel)
                 return
         if len(chain) == 1:
-            each = self.transfers[chain[0]]
+            transfer = self.transfers[chain[0]]
             raise ValueError(
-                f"channels: got more than {self.channels} for the messages from GPU {each.src} to GPU {each.dst}, "
+                f"channels: got more than {self.channels} for the messages from "
+                f"GPU {transfer.src} to GPU {transfer.dst}, "
                 f"expected at most that with {self.ends} connections of a GPU on each"
             )
         for m in chain:
@@ -188,61 +213,64 @@ class Channels:
     def _fits(self, chain: list[int], channel: int) -> bool:
         return (
             all(self._has_turn(turn, channel) for turn in self._turns(chain))
-            and self._may_pair([self._ends(*pair, channel) for pair in pairwise(chain)])
+            and self._may_pair(chain, channel)
             and all(self._has_room(m, channel) for m in chain)
         )
 
-    def _turns(self, chain: list[int]) -> list[tuple[int, int]]:
-        return [
-            (m, self.transfers[after].t)
-            for m, after in zip(chain, [*chain[1:], chain[-1]], strict=True)
-        ]
+    def _turns(self, chain: list[int]) -> list[Turn]:
+        """Return when each message of a chain is received: as it is sent on, the last one at once."""
+        after = [*chain[1:], chain[-1]]
+        return [Turn(m, self.transfers[n].t) for m, n in zip(chain, after, strict=True)]
 
-    def _has_turn(self, turn: tuple[int, int], channel: int) -> bool:
+    def _has_turn(self, turn: Turn, channel: int) -> bool:
         """Return whether each message of the connection is received before the next one is sent, or in that step."""
-        each = self.transfers[turn[0]]
-        others = self.turns[each.src, channel, each.dst]
+        transfer = self.transfers[turn.message]
+        others = self.turns[transfer.src, channel, transfer.dst]
         at = bisect_left(others, turn)
-        near = [*others[max(0, at - 1) : at], turn, *others[at : at + 1]]
-        return all(
-            received <= self.transfers[later].t for (_, received), (later, _) in pairwise(near)
-        )
+        if at > 0 and others[at - 1].received > transfer.t:
+            return False
+        return at == len(others) or turn.received <= self.transfers[others[at].message].t
 
     def _ends(self, first: int, second: int, channel: int) -> tuple[End, End]:
+        """Return the ends at which a message comes in, and leaves as the second one."""
         rank = self.transfers[first].dst
-        return (rank, channel, self.transfers[first].src), (
-            rank,
-            channel,
-            self.transfers[second].dst,
-        )
+        comes = rank, channel, self.transfers[first].src
+        leaves = rank, channel, self.transfers[second].dst
+        return comes, leaves
 
-    def _may_pair(self, pairs: list[tuple[End, End]]) -> bool:
+    def _may_pair(self, chain: list[int], channel: int) -> bool:
         """Return whether each end of a connection meets one other end only, here and in the chains before."""
-        sender = {comes: self.sender.get(comes, leaves[2]) for comes, leaves in pairs}
-        receiver = {leaves: self.receiver.get(leaves, comes[2]) for comes, leaves in pairs}
-        return all(
-            sender[comes] == leaves[2] and receiver[leaves] == comes[2] for comes, leaves in pairs
-        )
+        sender: dict[End, int] = {}
+        receiver: dict[End, int] = {}
+        for first, second in pairwise(chain):
+            comes, leaves = self._ends(first, second, channel)
+            src, dst = comes[2], leaves[2]
+            # The first of the chain that uses an end sets its peer, unless a chain before has.
+            of_comes = sender.setdefault(comes, self.sender.get(comes, dst))
+            of_leaves = receiver.setdefault(leaves, self.receiver.get(leaves, src))
+            if of_comes != dst or of_leaves != src:
+                return False
+        return True
 
     def _has_room(self, m: int, channel: int) -> bool:
         src, dst = self.transfers[m].src, self.transfers[m].dst
-        ends = ((src, (True, dst)), (dst, (False, src)))
-        return all(len(self.used[rank, channel] | {end}) <= self.ends for rank, end in ends)
+        sends, receives = self.sends[src, channel], self.receives[dst, channel]
+        leaving = len(sends | {dst}) + len(self.receives[src, channel])
+        coming = len(receives | {src}) + len(self.sends[dst, channel])
+        return max(leaving, coming) <= self.ends
 
     def _put(self, chain: list[int], channel: int) -> None:
-        for m, received in self._turns(chain):
-            src, dst = self.transfers[m].src, self.transfers[m].dst
-            self.channel[m] = channel
-            insort(self.turns[src, channel, dst], (m, received))
-            self.used[src, channel].add((True, dst))
-            self.used[dst, channel].add((False, src))
+        for turn in self._turns(chain):
+            src, dst = self.transfers[turn.message].src, self.transfers[turn.message].dst
+            self.channel[turn.message] = channel
+            insort(self.turns[src, channel, dst], turn)
+            self.sends[src, channel].add(dst)
+            self.receives[dst, channel].add(src)
         for first, second in pairwise(chain):
             comes, leaves = self._ends(first, second, channel)
-            self.onward[first], self.sender[comes], self.receiver[leaves] = (
-                second,
-                leaves[2],
-                comes[2],
-            )
+            self.onward[first] = second
+            self.sender[comes] = leaves[2]
+            self.receiver[leaves] = comes[2]
 
 
 class BlockPeers(NamedTuple):
@@ -273,27 +301,28 @@ def lower(schedule: Schedule, channels: int, ends: int, protocol: str = "Simple"
     placement = ChunkPlacement(schedule)
     transfers = placement.transfers()
     fused = fuse(transfers, channels, ends)
-    stays = kept(transfers, {(rank, placement.offset(rank, c)) for rank, c in _asked(schedule)})
-    sends = [
-        _send(m, transfers[m], fused)
-        for m in sorted(set(range(len(transfers))) - set(fused.onward.values()))
-    ]
-    receives = [_receive(m, transfers, fused, stays) for m in range(len(transfers))]
-    found = sorted([*_copies(schedule), *sends, *receives], key=lambda each: each.turn)
+    asked = {(rank, placement.offset(rank, chunk)) for rank, chunk in _asked(schedule)}
+    stays = kept(transfers, asked)
+    instructions = _copies(schedule)
+    sent_on = set(fused.onward.values())
+    for m in range(len(transfers)):
+        if m not in sent_on:
+            instructions.append(_send(m, transfers[m], fused))
+        instructions.append(_receive(m, transfers, fused, stays))
+    instructions.sort(key=lambda instruction: instruction.turn)
+    blocks, waits = _blocks(instructions, _waits(instructions))
     in_place = CONTRACTS[schedule.collective].parts != 2
-    whole, scratch = schedule.k // (1 if in_place else schedule.p), tuple(placement.scratch)
-    blocks, waits = _blocks(found, _waits(found))
     return Program(
         schedule.collective,
         schedule.p,
-        whole,
+        schedule.k if in_place else schedule.k // schedule.p,
         schedule.root,
         protocol,
-        (in_place,),
-        blocks,
-        scratch,
-        (),
-        waits,
+        modes=(in_place,),
+        blocks=blocks,
+        scratch=tuple(placement.scratch),
+        copies=(),
+        waits=waits,
     )
 
 
@@ -302,27 +331,28 @@ def _blocks(
 ) -> tuple[tuple[ThreadBlock, ...], dict[int, int]]:
     """Return the thread blocks, and each of their steps that waits, with the one for which it does."""
     numbers: dict[BlockPeers, list[int]] = defaultdict(list)
-    for number, each in enumerate(found):
-        numbers[each.block].append(number)
+    for number, scheduled in enumerate(found):
+        numbers[scheduled.block].append(number)
     blocks: list[ThreadBlock] = []
     at: dict[int, int] = {}  # the step of each instruction
-    count, ids = 0, Counter[int]()
+    count = 0
+    ids: Counter[int] = Counter()
     for peers in sorted(numbers):
         steps: list[Instruction] = []
         for number in numbers[peers]:
-            steps += [NOP] * (len(waits[number]) - 1) + [found[number].instruction]
-            at[number] = count + len(steps) - 1
-        blocks.append(
-            ThreadBlock(
-                peers.gpu, ids[peers.gpu], peers.send, peers.receive, peers.channel, tuple(steps)
-            )
-        )
-        count, ids[peers.gpu] = count + len(steps), ids[peers.gpu] + 1
-    waiting = {
-        at[number] - i: at[other]
-        for number, others in enumerate(waits)
-        for i, other in enumerate(sorted(others, reverse=True))
-    }
+            # A step waits for one other. So each further wait is a step before it.
+            steps += [NOP] * (len(waits[number]) - 1)
+            at[number] = count + len(steps)
+            steps.append(found[number].instruction)
+        gpu = peers.gpu
+        block = ThreadBlock(gpu, ids[gpu], peers.send, peers.receive, peers.channel, tuple(steps))
+        blocks.append(block)
+        count += len(steps)
+        ids[gpu] += 1
+    waiting: dict[int, int] = {}
+    for number, others in enumerate(waits):
+        for i, other in enumerate(sorted(others, reverse=True)):
+            waiting[at[number] - i] = at[other]
     return tuple(blocks), waiting
 
 
@@ -336,27 +366,30 @@ def _asked(schedule: Schedule) -> list[list[int]]:
 
 def _send(m: int, each: Transfer, fused: Channels) -> ScheduledInstruction:
     channel = fused.channel[m]
-    block = BlockPeers(
-        each.src, channel, fused.receiver.get((each.src, channel, each.dst), -1), each.dst
-    )
+    receiver = fused.receiver.get((each.src, channel, each.dst), -1)
+    block = BlockPeers(each.src, channel, receive=receiver, send=each.dst)
     send = Instruction("s", each.source, each.source, each.chunks)
-    return ScheduledInstruction((each.t, False, m), block, send, None, m)
+    return ScheduledInstruction((each.t, False, m), block, send, sent=m)
 
 
 def _receive(
     m: int, transfers: list[Transfer], fused: Channels, stays: set[int]
 ) -> ScheduledInstruction:
-    each, channel, after = transfers[m], fused.channel[m], fused.onward.get(m)
-    block = BlockPeers(
-        each.dst, channel, each.src, fused.sender.get((each.dst, channel, each.src), -1)
-    )
+    each = transfers[m]
+    channel = fused.channel[m]
+    sender = fused.sender.get((each.dst, channel, each.src), -1)
+    block = BlockPeers(each.dst, channel, receive=each.src, send=sender)
+    after = fused.onward.get(m)
     if after is None:
-        name, turn = "rrc" if each.add else "r", (each.t, True, m)
+        name = "rrc" if each.add else "r"
+        turn = (each.t, True, m)
     else:
-        name = "rcs" if not each.add else "rrcs" if after in stays else "rrs"
         turn = (transfers[after].t, False, after)
+        name = "rcs"  # stores what it receives, and sends it
+        if each.add:
+            name = "rrcs" if after in stays else "rrs"
     receive = Instruction(name, each.target, each.target, each.chunks)
-    return ScheduledInstruction(turn, block, receive, m, after)
+    return ScheduledInstruction(turn, block, receive, received=m, sent=after)
 
 
 def _copies(schedule: Schedule) -> list[ScheduledInstruction]:
@@ -366,10 +399,12 @@ def _copies(schedule: Schedule) -> list[ScheduledInstruction]:
     size = schedule.k // schedule.p**2
     found = []
     for rank in range(schedule.p):
-        for at in range(rank * size, (rank + 1) * size, MAX_COUNT):
-            count = min(MAX_COUNT, (rank + 1) * size - at)
+        block = BlockPeers(rank, channel=0, receive=-1, send=-1)
+        end = (rank + 1) * size
+        for at in range(rank * size, end, MAX_COUNT):
+            count = min(MAX_COUNT, end - at)
             copy = Instruction("cpy", BufferOffset("i", at), BufferOffset("o", at), count)
-            found.append(ScheduledInstruction((-1, False, at), BlockPeers(rank, 0, -1, -1), copy))
+            found.append(ScheduledInstruction((-1, False, at), block, copy))
     return found
 
 
@@ -380,43 +415,49 @@ def _waits(found: list[ScheduledInstruction]) -> list[list[int]]:
     """
     before: list[int] = []
     waits: list[list[int]] = []
-    last: dict[BlockPeers, int] = {}
-    sender: dict[int, int] = {}
+    last: dict[BlockPeers, int] = {}  # instruction of each block
+    sender: dict[int, int] = {}  # instruction of each message
     uses = CellUses[Cell]()
-    for number, each in enumerate(found):
-        known = [last[each.block]] if each.block in last else []
-        known += [sender[each.received]] if each.received is not None else []
-        done = reduce(or_, (before[other] | 1 << other for other in known), 0)
-        waits.append([])
-        step, gpu = each.instruction, each.block.gpu
+    for number, scheduled in enumerate(found):
+        done = 0
+        if scheduled.block in last:
+            done |= _up_to(before, last[scheduled.block])
+        if scheduled.received is not None:
+            done |= _up_to(before, sender[scheduled.received])
+        step, gpu = scheduled.instruction, scheduled.block.gpu
         reads = _cells(gpu, step.src, step.chunks) if step.kind.reads else []
         writes = _cells(gpu, step.dst, step.chunks) if step.kind.stores else []
-        for other in sorted(
-            {other for other, _ in uses.before(number, reads, writes)}, reverse=True
-        ):
+        others = {other for other, _ in uses.before(number, reads, writes)}
+        needed = []
+        for other in sorted(others, reverse=True):
             if not done >> other & 1:
-                waits[-1].append(other)
-                done |= before[other] | 1 << other
+                needed.append(other)
+                done |= _up_to(before, other)
+        waits.append(needed)
         before.append(done)
-        last[each.block] = number
-        if each.sent is not None:
-            sender[each.sent] = number
+        last[scheduled.block] = number
+        if scheduled.sent is not None:
+            sender[scheduled.sent] = number
     return waits
+
+
+def _up_to(before: list[int], number: int) -> int:
+    """Return the bits of an instruction and of all that are done before it."""
+    return before[number] | 1 << number
 
 
 class ChunkPlacement:
     """The cell of each chunk on each rank, with scratch for what a rank only passes on."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.rows = schedule, list(_rows(schedule))
+        self.schedule = schedule
+        self.rows = list(_rows(schedule))
         self.scratch = [0] * schedule.p  # cells
         self.passed: dict[tuple[int, int], BufferOffset] = {}
-        used = {
-            (rank, c)
-            for row in self.rows
-            for c in range(row[3], row[3] + row[4])
-            for rank in row[1:3]
-        }
+        used: set[tuple[int, int]] = set()
+        for row in self.rows:
+            for chunk in row.chunks:
+                used |= {(row.src, chunk), (row.dst, chunk)}
         for rank, chunk in sorted(used):
             if _home(schedule, rank, chunk) is None:
                 self.passed[rank, chunk] = BufferOffset("s", self.scratch[rank])
@@ -432,49 +473,60 @@ class ChunkPlacement:
         A row is cut where cells are not consecutive.
         """
         found: list[Transfer] = []
-        for t, src, dst, first, count, add in self.rows:
-            for chunk in range(first, first + count):
-                ends = self.offset(src, chunk), self.offset(dst, chunk)
-                last = found[-1] if chunk > first else None
-                if last and last.chunks < MAX_COUNT and ends == last.end:
-                    found[-1] = last._replace(chunks=last.chunks + 1)
+        for row in self.rows:
+            last: Transfer | None = None
+            for chunk in row.chunks:
+                source = self.offset(row.src, chunk)
+                target = self.offset(row.dst, chunk)
+                if last and last.chunks < MAX_COUNT and last.end == (source, target):
+                    last = last._replace(chunks=last.chunks + 1)
+                    found[-1] = last
                 else:
-                    found.append(Transfer(t, src, dst, *ends, 1, add))
+                    last = Transfer(row.t, row.src, row.dst, source, target, 1, row.add)
+                    found.append(last)
         return found
 
 
-def _rows(schedule: Schedule) -> Iterator[tuple[int, int, int, int, int, bool]]:
-    """Yield step, sender, receiver, first chunk, chunks, and whether they are added."""
+class Row(NamedTuple):
+    """A row of a step of the schedule, which moves at least one chunk."""
+
+    t: int
+    src: int
+    dst: int
+    chunks: range
+    add: bool
+
+
+def _rows(schedule: Schedule) -> Iterator[Row]:
     total = 0
     for t, step in enumerate(schedule.steps()):
         total += int(step.count.sum())
         if total > MAX_ELEMENTS:
             raise ValueError(
-                f"chunks that move: got more than {MAX_ELEMENTS:,}, expected at most that in a program"
+                f"chunks that move: got more than {MAX_ELEMENTS:,}, "
+                "expected at most that in a program"
             )
-        columns = (step.src, step.dst, step.chunk, step.count, step.add)
-        yield from (
-            (t, *row) for row in zip(*(each.tolist() for each in columns), strict=True) if row[3]
-        )
+        for i in np.flatnonzero(step.count).tolist():
+            first, count = int(step.chunk[i]), int(step.count[i])
+            chunks = range(first, first + count)
+            yield Row(t, int(step.src[i]), int(step.dst[i]), chunks, bool(step.add[i]))
 
 
 def _home(schedule: Schedule, rank: int, chunk: int) -> BufferOffset | None:
     """Return the cell of input or output for a chunk, or None for one that the rank only passes on."""
     collective, p, k = schedule.collective, schedule.p, schedule.k
     if CONTRACTS[collective].parts == 2:
-        (sender, to), piece = divmod(chunk * p * p // k, p), chunk % (k // p // p)
-        at = (
-            BufferOffset("i", to)
-            if sender == rank
-            else BufferOffset("o", sender)
-            if to == rank
-            else None
-        )
-        return at and at.behind(at.offset * (k // p // p - 1) + piece)
+        pieces = k // p // p  # of what one rank has for another
+        sender, receiver = divmod(chunk // pieces, p)
+        piece = chunk % pieces
+        if rank == sender:
+            return BufferOffset("i", receiver * pieces + piece)
+        return BufferOffset("o", sender * pieces + piece) if rank == receiver else None
     if not CONTRACTS[collective].compact:
         # RCCL's waiting steps acquire what others have written only if they read the output.
         return BufferOffset("i" if collective == "reduce_scatter" else "o", chunk)
-    whole, part = "io" if collective == "scatter" else "oi"
+    whole, part = ("i", "o") if collective == "scatter" else ("o", "i")
     if rank == schedule.root:
         return BufferOffset(whole, chunk)
-    return BufferOffset(part, chunk % (k // p)) if chunk * p // k == rank else None
+    is_own = chunk * p // k == rank
+    return BufferOffset(part, chunk % (k // p)) if is_own else None

@@ -123,12 +123,18 @@ class Program:
     @cached_property
     def steps(self) -> list[Instruction]:
         """Return all steps, block after block."""
-        return [step for block in self.blocks for step in block.steps]
+        steps: list[Instruction] = []
+        for block in self.blocks:
+            steps += block.steps
+        return steps
 
     @cached_property
     def block_of(self) -> list[int]:
         """Return the block of each step."""
-        return [b for b, block in enumerate(self.blocks) for _ in block.steps]
+        blocks: list[int] = []
+        for b, block in enumerate(self.blocks):
+            blocks += [b] * len(block.steps)
+        return blocks
 
     def gpu_of(self, step: int) -> int:
         """Return the GPU that runs a step."""
@@ -141,7 +147,8 @@ class Program:
     def name(self, step: int) -> str:
         """Name a step as messages do."""
         block = self.blocks[self.block_of[step]]
-        return f"GPU {block.gpu}, thread block {block.id}, step {self.index(step)} ({self.steps[step].name})"
+        place = f"GPU {block.gpu}, thread block {block.id}, step {self.index(step)}"
+        return f"{place} ({self.steps[step].name})"
 
     @cached_property
     def sizes(self) -> "Sizes":
@@ -151,7 +158,8 @@ class Program:
     @cached_property
     def contract(self) -> Schedule:
         """Return a schedule without steps: `contracts` says what it promises."""
-        k = self.whole * (self.p if CONTRACTS[self.collective].parts == 2 else 1)
+        is_in_pairs = CONTRACTS[self.collective].parts == 2
+        k = self.whole * self.p if is_in_pairs else self.whole
         return Schedule(self.collective, self.p, k, 0, _no_step, self.root)
 
 
@@ -172,7 +180,10 @@ def sizes(collective: str, p: int, whole: int) -> Sizes:
     >>> sizes("all_gather", 4, 16)
     Sizes(i=4, o=16)
     """
-    return Sizes(*(whole // p if collective in parts else whole for parts in (PART_IN, PART_OUT)))
+    return Sizes(
+        i=whole // p if collective in PART_IN else whole,
+        o=whole // p if collective in PART_OUT else whole,
+    )
 
 
 class Layout:
@@ -183,17 +194,23 @@ class Layout:
 
     def __init__(self, program: Program, in_place: bool) -> None:
         self.program = program
-        size, gpus = program.sizes, np.arange(program.p)
+        size = program.sizes
+        gpus = np.arange(program.p)
         rooms = (size.i + size.o + scratch for scratch in program.scratch)
         self.begins = list(accumulate(rooms, initial=0))  # of each GPU, and the number of all cells
         shares = np.full(program.p, in_place)
         if program.root is not None and size.i != size.o:
-            shares &= gpus == program.root
+            shares &= gpus == program.root  # only the root has both in full
+        # A GPU whose buffers share cells has its part in its place of the whole.
         own = gpus * program.whole // program.p
-        source = np.where(shares, own if program.collective in PART_IN else 0, 0)
-        target = np.where(shares, own if program.collective in PART_OUT else 0, size.i)
+        source = own if program.collective in PART_IN else np.zeros_like(own)
+        target = own if program.collective in PART_OUT else np.zeros_like(own)
         begins = np.array(self.begins[:-1])
-        self.starts = {"i": begins + source, "o": begins + target, "s": begins + size.i + size.o}
+        self.starts = {
+            "i": begins + np.where(shares, source, 0),
+            "o": begins + np.where(shares, target, size.i),
+            "s": begins + size.i + size.o,
+        }
 
     def _cells(self, gpu: int, place: BufferOffset, count: int) -> range:
         start = int(self.starts[place.buffer][gpu]) + place.offset
@@ -201,28 +218,39 @@ class Layout:
 
     def uses(self, number: int) -> tuple[range, range]:
         """Return the cells that a step reads, and those that it writes."""
-        step, gpu = self.program.steps[number], self.program.gpu_of(number)
-        reads = self._cells(gpu, step.src, step.chunks) if step.kind.reads else range(0)
-        return reads, self._cells(gpu, step.dst, step.chunks) if step.kind.stores else range(0)
+        step = self.program.steps[number]
+        gpu = self.program.gpu_of(number)
+        kind = step.kind
+        reads = self._cells(gpu, step.src, step.chunks) if kind.reads else range(0)
+        writes = self._cells(gpu, step.dst, step.chunks) if kind.stores else range(0)
+        return reads, writes
 
     def copies(self) -> Iterator[tuple[range, range]]:
         """Yield the cell that each copy before the first step reads, and the one that it writes."""
         for gpu, i, o in self.program.copies:
-            yield (
-                self._cells(gpu, BufferOffset("i", i), 1),
-                self._cells(gpu, BufferOffset("o", o), 1),
-            )
+            source = self._cells(gpu, BufferOffset("i", i), 1)
+            target = self._cells(gpu, BufferOffset("o", o), 1)
+            yield source, target
 
     def place(self, cell: int) -> BufferOffset:
         """Return the buffer and offset of a cell.
 
         In place, the buffer that holds all of it, or the input.
         """
-        gpu, size = bisect_right(self.begins, cell) - 1, self.program.sizes
-        for buffer, room in sorted(zip("io", size, strict=True), key=lambda each: -each[1]):
-            if 0 <= (offset := cell - int(self.starts[buffer][gpu])) < room:
-                return BufferOffset(buffer, offset)
-        return BufferOffset("s", cell - int(self.starts["s"][gpu]))
+        gpu = bisect_right(self.begins, cell) - 1
+        offsets = {buffer: cell - int(starts[gpu]) for buffer, starts in self.starts.items()}
+        size = self.program.sizes
+        in_input = 0 <= offsets["i"] < size.i
+        in_output = 0 <= offsets["o"] < size.o
+        if in_input and in_output:
+            buffer = "o" if size.o > size.i else "i"
+        elif in_input:
+            buffer = "i"
+        elif in_output:
+            buffer = "o"
+        else:
+            buffer = "s"
+        return BufferOffset(buffer, offsets[buffer])
 
     def inputs(self, rank: Ints, chunk: Ints) -> Ints:
         """Return the cells that hold these chunks of these ranks before the first step."""
@@ -263,10 +291,11 @@ class CellUses(Generic[Cell]):
                     yield self.writer[cell], cell
                 self.readers[cell].append(number)
         for cell in writes:
-            others = self.readers.pop(cell, None) or (
-                [self.writer[cell]] if cell in self.writer else []
-            )
-            yield from ((other, cell) for other in others)
+            others = self.readers.pop(cell, [])
+            if not others and cell in self.writer:
+                others = [self.writer[cell]]
+            for other in others:
+                yield other, cell
             self.writer[cell] = number
 
 
@@ -282,27 +311,27 @@ def table(program: Program, marked: int, note: str) -> str:
     to GPU 1; ``re i0+=s8``; ``cpy o1=i0``; ``(x4)``: four cells from there on; ``^5.1``: after step
     1 of thread block 5.
     """
-    block, at = program.block_of[marked], program.index(marked)
-    own = [b for b, each in enumerate(program.blocks) if each.gpu == program.blocks[block].gpu]
-    blocks = _window(own, own.index(block), MAX_BLOCKS_SHOWN)
-    steps = _window(
-        list(range(max(len(program.blocks[b].steps) for b in blocks))), at, MAX_STEPS_SHOWN
-    )
-    lines = [
-        ["step", *(f"GPU {program.blocks[b].gpu} block {program.blocks[b].id}" for b in blocks)]
-    ]
-    for t in steps:
-        cells = [_cell(program, b, t) for b in blocks]
-        if t == at:
-            cells[blocks.index(block)] = f">{cells[blocks.index(block)]}<"
-        lines.append([f"{t:4}", *cells])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = [
-        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    texts[1 + steps.index(at)] += f"   <-- {note}"
-    return "\n".join(texts)
+    block = program.block_of[marked]
+    at = program.index(marked)
+    gpu = program.blocks[block].gpu
+    own = [b for b, other in enumerate(program.blocks) if other.gpu == gpu]
+    shown = _window(own, own.index(block), MAX_BLOCKS_SHOWN)
+    longest = max(len(program.blocks[b].steps) for b in shown)
+    steps = _window(list(range(longest)), at, MAX_STEPS_SHOWN)
+    columns = [["step"] + [f"{t:4}" for t in steps]]
+    for b in shown:
+        cells = [_cell(program, b, t) for t in steps]
+        if b == block:
+            row = steps.index(at)
+            cells[row] = f">{cells[row]}<"
+        columns.append([f"GPU {gpu} block {program.blocks[b].id}", *cells])
+    aligned = []
+    for column in columns:
+        width = max(len(cell) for cell in column)
+        aligned.append([cell.ljust(width) for cell in column])
+    lines = [" | ".join(row).rstrip() for row in zip(*aligned, strict=True)]
+    lines[1 + steps.index(at)] += f"   <-- {note}"
+    return "\n".join(lines)
 
 
 def _window(values: list[int], centre: int, most: int) -> list[int]:
@@ -314,13 +343,12 @@ def _cell(program: Program, b: int, t: int) -> str:
     block = program.blocks[b]
     if t >= len(block.steps):
         return ""
-    waits = program.waits.get(program.first[b] + t)
-    after = (
-        f"^{program.blocks[program.block_of[waits]].id}.{program.index(waits)} "
-        if waits is not None
-        else ""
-    )
-    return after + instruction_text(block.steps[t], block)
+    text = instruction_text(block.steps[t], block)
+    other = program.waits.get(program.first[b] + t)
+    if other is None:
+        return text
+    other_block = program.blocks[program.block_of[other]]
+    return f"^{other_block.id}.{program.index(other)} {text}"
 
 
 def instruction_text(step: Instruction, block: ThreadBlock) -> str:
@@ -328,12 +356,17 @@ def instruction_text(step: Instruction, block: ThreadBlock) -> str:
     kind = KINDS[step.name]
     if step.name == "nop":
         return "nop"
-    place = str(step.dst if kind.stores else step.src)
-    if step.name in ("cpy", "re"):
-        place += f"{'+=' if kind.accumulates else '='}{step.src}"
+    text = f"{step.name} {step.dst if kind.stores else step.src}"
+    if step.name == "cpy":
+        text += f"={step.src}"
+    elif step.name == "re":
+        text += f"+={step.src}"
     elif kind.stores and kind.reads and step.src != step.dst:
-        place += f"={step.src}+"
-    peers = (f"<{block.receive}" if kind.receives else "") + (
-        f">{block.send}" if kind.sends else ""
-    )
-    return f"{step.name} {place}{peers}" + (f"(x{step.chunks})" if step.chunks > 1 else "")
+        text += f"={step.src}+"
+    if kind.receives:
+        text += f"<{block.receive}"
+    if kind.sends:
+        text += f">{block.send}"
+    if step.chunks > 1:
+        text += f"(x{step.chunks})"
+    return text

@@ -53,17 +53,21 @@ class Order:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        ends: dict[Connection, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        sends: dict[Connection, list[int]] = defaultdict(list)
+        receives: dict[Connection, list[int]] = defaultdict(list)
         for number, step in enumerate(program.steps):
             block = program.blocks[program.block_of[number]]
             if step.kind.sends:
-                ends[block.gpu, block.send, block.channel][0].append(number)
+                sends[block.gpu, block.send, block.channel].append(number)
             if step.kind.receives:
-                ends[block.receive, block.gpu, block.channel][1].append(number)
-        for connection, (sends, receives) in ends.items():
-            _check_pairs(program, connection, sends, receives)
-        self.connections = [list(zip(*both, strict=True)) for both in ends.values()]
-        self.sender = {receive: send for messages in self.connections for send, receive in messages}
+                receives[block.receive, block.gpu, block.channel].append(number)
+        self.connections: list[list[tuple[int, int]]] = []  # each with its pairs (send, receive)
+        self.sender: dict[int, int] = {}  # of each step that receives
+        for connection in dict.fromkeys([*sends, *receives]):
+            pairs = _paired(program, connection, sends[connection], receives[connection])
+            self.connections.append(pairs)
+            for send, receive in pairs:
+                self.sender[receive] = send
         self.looks = 0  # of `needless`, up to `MAX_LOOKS`
 
     @cached_property
@@ -74,8 +78,10 @@ class Order:
         for first, last in pairwise(program.first):
             for step in range(first + 1, last):
                 found[step].append(step - 1)
-        for step, other in (*program.waits.items(), *self.sender.items()):
+        for step, other in program.waits.items():
             found[step].append(other)
+        for receive, send in self.sender.items():
+            found[receive].append(send)
         return found
 
     @cached_property
@@ -88,15 +94,17 @@ class Order:
 
     def check_no_deadlock(self) -> None:
         """Raise ScheduleError for a deadlock, with unlimited slots or with those of the protocol."""
-        slots = SLOTS[self.program.protocol]
+        if not self.steps:  # which raises for a deadlock with any number of slots
+            return
+        protocol = self.program.protocol
+        slots = SLOTS[protocol]
         before = self._limited(slots)
-        if self.steps and (stuck := _sorted(before)[1]):
-            enough = self._least(slots, max(map(len, self.connections)))
-            raise self._deadlock(
-                before,
-                stuck,
-                f" with the {slots} slots of {self.program.protocol} ({enough} suffice)",
-            )
+        stuck = _sorted(before)[1]
+        if stuck:
+            most = max(len(messages) for messages in self.connections)
+            enough = self._least(slots, most)
+            limit = f" with the {slots} slots of {protocol} ({enough} suffice)"
+            raise self._deadlock(before, stuck, limit)
 
     def slots(self) -> int:
         """Return the smallest number of slots that suffices, if those of the protocol do."""
@@ -107,56 +115,65 @@ class Order:
 
         ``high`` slots suffice.
         """
-        return bisect_left(
-            range(high), True, lo=low, key=lambda slots: not _sorted(self._limited(slots))[1]
-        )
+
+        def suffice(slots: int) -> bool:
+            _, stuck = _sorted(self._limited(slots))
+            return not stuck
+
+        return bisect_left(range(high), True, lo=low, key=suffice)
 
     def depth(self) -> int:
         """Return the longest chain of messages of which each is sent after the one before has arrived."""
         depth = [0] * len(self.before)
         for step in self.steps:
-            depth[step] = max(
-                (depth[b] + (self.sender.get(step) == b) for b in self.before[step]), default=0
-            )
+            for other in self.before[step]:
+                is_message = self.sender.get(step) == other
+                chain = depth[other] + 1 if is_message else depth[other]
+                depth[step] = max(depth[step], chain)
         return max(depth, default=0)
 
     def _limited(self, slots: int) -> list[list[int]]:
         """Return the steps before each step, with this number of slots."""
         if not slots:
             return self._joined()
-        found = [list(each) for each in self.before]
+        found = [list(others) for others in self.before]
         for messages in self.connections:
-            for (_, receive), (send, _) in zip(messages, messages[slots:], strict=False):
+            for earlier, later in zip(messages, messages[slots:], strict=False):
+                receive, send = earlier[1], later[0]
                 found[send].append(receive)
         return found
 
     def _joined(self) -> list[list[int]]:
         """Let a chain of steps that pass on one message act as its first step does, because there is no slot."""
-        act = list(range(len(self.before)))
+        first = list(range(len(self.before)))  # the step as which each one acts
         for step in self.steps:
-            act[step] = act[self.sender.get(step, step)]
-        found: list[list[int]] = [[] for _ in act]
+            first[step] = first[self.sender.get(step, step)]
+        found: list[list[int]] = [[] for _ in first]
         for step, others in enumerate(self.before):
-            found[act[step]] += [act[each] for each in others if each != self.sender.get(step)]
+            for other in others:
+                if other != self.sender.get(step):
+                    found[first[step]].append(first[other])
         return found
 
     def _deadlock(self, before: list[list[int]], stuck: set[int], slots: str) -> Exception:
         cycle = _cycle(before, stuck)
         names = [self.program.name(step) for step in cycle]
-        shown = names if len(names) <= 6 else [*names[:5], f"… ({len(names) - 5} more)"]
+        shown = list(names)
+        if len(names) > 6:
+            shown[5:] = [f"… ({len(names) - 5} more)"]
+        shown.append(names[0])
         blocks = len({self.program.block_of[step] for step in stuck})
-        problem = f"deadlock{slots}: {len(stuck)} of {len(before)} steps never run, {blocks} thread blocks are stuck; "
-        return wrong(
-            self.program,
-            cycle[0],
-            f"{problem}{' waits for '.join([*shown, names[0]])}",
-            "waits for itself",
+        problem = (
+            f"deadlock{slots}: {len(stuck)} of {len(before)} steps never run, "
+            f"{blocks} thread blocks are stuck; {' waits for '.join(shown)}"
         )
+        return wrong(self.program, cycle[0], problem, "waits for itself")
 
     @cached_property
     def clocks(self) -> NDArray[np.int32]:
         """Return a row for each step: the last step of each block done before it, its own block's being itself."""
-        clocks = np.full((len(self.program.steps), len(self.program.blocks)), -1, dtype=np.int32)
+        shape = len(self.program.steps), len(self.program.blocks)
+        clocks = np.full(shape, -1, dtype=np.int32)
         for step in self.steps:
             row = clocks[step]
             for other in self.before[step]:
@@ -174,30 +191,35 @@ class Order:
 
     def ordered(self, first: int, second: int) -> bool:
         """Return whether the first step is done before the second begins, or is the same."""
-        return bool(self.clocks[second, self.program.block_of[first]] >= self.program.index(first))
+        clock = self.clocks[second, self.program.block_of[first]]
+        return bool(clock >= self.program.index(first))
 
     def pairs(self, layout: Layout) -> Iterator[tuple[int, int, int]]:
         """Yield neighbouring uses of a cell of which one writes it: two different steps, and the cell."""
         uses = CellUses[int]()
         for number in self.steps:
-            yield from (
-                (other, number, cell) for other, cell in uses.before(number, *layout.uses(number))
-            )
+            reads, writes = layout.uses(number)
+            for other, cell in uses.before(number, reads, writes):
+                yield other, number, cell
 
     def check_no_race(self, layout: Layout) -> None:
         """Raise ScheduleError for two steps that race for a cell, or one that reads a cell it writes for another."""
-        for number, step in enumerate(self.program.steps):
+        program = self.program
+        for number, step in enumerate(program.steps):
             reads, writes = layout.uses(number)
             if reads and writes and 0 < abs(reads.start - writes.start) < step.chunks:
-                problem = f"race: {self.program.name(number)} reads cells that it writes for another of its chunks"
-                raise wrong(self.program, number, problem, "its source and destination overlap")
+                name = program.name(number)
+                problem = f"race: {name} reads cells that it writes for another of its chunks"
+                raise wrong(program, number, problem, "its source and destination overlap")
         for first, second, cell in self.pairs(layout):
             if not self.ordered(first, second):
-                names = f"{self.program.name(first)} and {self.program.name(second)}"
-                problem = f"race: {names} use {layout.place(cell)}, at least one writes it, and nothing orders them"
-                block = self.program.blocks[self.program.block_of[first]].id
-                note = f"may run before or after step {self.program.index(first)} of block {block}"
-                raise wrong(self.program, second, problem, note)
+                problem = (
+                    f"race: {program.name(first)} and {program.name(second)} "
+                    f"use {layout.place(cell)}, at least one writes it, and nothing orders them"
+                )
+                block = program.blocks[program.block_of[first]].id
+                note = f"may run before or after step {program.index(first)} of block {block}"
+                raise wrong(program, second, problem, note)
 
     def needless(self, layouts: list[Layout]) -> list[int] | None:
         """List steps whose dependency, taken away alone, leaves no race: whatever it orders is ordered without it.
@@ -205,20 +227,20 @@ class Order:
         None if the search would look at more than `MAX_LOOKS` steps: it is cubic in the steps at
         worst.
         """
-        used: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        used: dict[int, set[tuple[int, int]]] = defaultdict(set)  # pairs of steps, by GPU
         for layout in layouts:
             for first, second, _ in self.pairs(layout):
                 used[self.program.gpu_of(first)].add((first, second))
-        arrays = {gpu: np.array(sorted(both)).reshape(-1, 2) for gpu, both in used.items()}
-        none = np.empty((0, 2), dtype=np.int64)
-        found = [
-            step
-            for step, other in self.program.waits.items()
-            if not self._needs(step, other, arrays.get(self.program.gpu_of(step), none))
-        ]
+        arrays = {gpu: np.array(sorted(pairs)) for gpu, pairs in used.items()}
+        no_pairs = np.empty((0, 2), dtype=np.int64)
+        found = []
+        for step, other in self.program.waits.items():
+            pairs = arrays.get(self.program.gpu_of(step), no_pairs)
+            if not self._needs(step, other, pairs):
+                found.append(step)
         return found if self.looks < MAX_LOOKS else None
 
-    def _needs(self, step: int, other: int, both: NDArray[np.int64]) -> bool:
+    def _needs(self, step: int, other: int, pairs: NDArray[np.int64]) -> bool:
         """Return whether some pair is ordered only because ``step`` waits for ``other``.
 
         True once looks are spent.
@@ -227,14 +249,17 @@ class Order:
             return True
         rest = list(self.before[step])
         rest.remove(other)
-        if any(self.ordered(other, each) for each in rest):
+        if any(self.ordered(other, remaining) for remaining in rest):
             return False
-        self.looks += len(both) // PAIRS_PER_LOOK
-        first, second = both.T
+        self.looks += len(pairs) // PAIRS_PER_LOOK
+        first, second = pairs.T
         blocks = self._blocks[first]
-        behind = self.clocks[other, blocks] >= first - self._first[blocks]
-        ahead = self.clocks[second, self.program.block_of[step]] >= self.program.index(step)
-        return any(not self._reaches(x, y, step, rest) for x, y in both[behind & ahead].tolist())
+        # The wait can only order pairs of which it comes after the first and before the second.
+        is_after = self.clocks[other, blocks] >= first - self._first[blocks]
+        clock = self.clocks[second, self.program.block_of[step]]
+        is_before = clock >= self.program.index(step)
+        between = pairs[is_after & is_before]
+        return any(not self._reaches(one, two, step, rest) for one, two in between.tolist())
 
     def _reaches(self, first: int, second: int, step: int, rest: list[int]) -> bool:
         """Return whether the first step is ordered before the second also if ``step`` waits for the ``rest`` alone."""
@@ -251,23 +276,30 @@ class Order:
         return False
 
 
-def _check_pairs(
+def _paired(
     program: Program, connection: Connection, sends: list[int], receives: list[int]
-) -> None:
+) -> list[tuple[int, int]]:
+    """Return each send of a connection with its receive."""
     src, dst, channel = connection
-    way = f"from GPU {src} to GPU {dst} on channel {channel}"
     if len(sends) != len(receives):
-        extra = max(sends, receives, key=len)[min(len(sends), len(receives))]
-        problem = f"{program.name(extra)} has no partner: got {len(sends)} sends {way} and {len(receives)} receives"
-        note = "its message is " + (
-            "never received" if len(sends) > len(receives) else "never sent"
+        is_sent = len(sends) > len(receives)
+        extra = sends[len(receives)] if is_sent else receives[len(sends)]
+        problem = (
+            f"{program.name(extra)} has no partner: got {len(sends)} sends "
+            f"from GPU {src} to GPU {dst} on channel {channel} and {len(receives)} receives"
         )
+        note = "its message is never received" if is_sent else "its message is never sent"
         raise wrong(program, extra, problem, note)
-    for send, receive in zip(sends, receives, strict=True):
+    pairs = list(zip(sends, receives, strict=True))
+    for send, receive in pairs:
         sent, received = program.steps[send].chunks, program.steps[receive].chunks
         if sent != received:
-            problem = f"{program.name(receive)} receives {received} chunks of {sent} that {program.name(send)} sends"
+            problem = (
+                f"{program.name(receive)} receives {received} chunks "
+                f"of {sent} that {program.name(send)} sends"
+            )
             raise wrong(program, receive, problem, "another number of chunks is sent")
+    return pairs
 
 
 def _sorted(before: list[list[int]]) -> tuple[list[int], set[int]]:
@@ -311,11 +343,14 @@ class Contents:
     def put(self, cells: range, value: "Contents") -> None:
         """Replace some cells."""
         some = slice(cells.start, cells.stop)
-        self.counts[some], self.chunk[some] = value.counts, value.chunk
+        self.counts[some] = value.counts
+        self.chunk[some] = value.chunk
 
     def __add__(self, other: "Contents") -> "Contents":
         one, two = self.chunk, other.chunk
-        chunk = np.where((one == two) | (two == NONE), one, np.where(one == NONE, two, MIXED))
+        chunk = np.where(one == two, one, MIXED)
+        chunk = np.where(one == NONE, two, chunk)
+        chunk = np.where(two == NONE, one, chunk)
         return Contents(add_counts(self.counts, other.counts), chunk)
 
 
@@ -332,15 +367,16 @@ class Replayed(NamedTuple):
 
 def inputs(program: Program, layout: Layout) -> Contents:
     """Return the cells of all GPUs before the first step."""
-    held, total = before(program.contract), layout.begins[-1]
-    cells = Contents(
-        np.zeros((total, program.p + 1), dtype=np.uint8), np.full(total, NONE, dtype=np.int64)
-    )
-    cells.counts[:, -1] = 1
+    held = before(program.contract)
+    total = layout.begins[-1]
+    counts = np.zeros((total, program.p + 1), dtype=np.uint8)
+    counts[:, -1] = 1  # uninitialised
+    chunks = np.full(total, NONE, dtype=np.int64)
     rank, chunk = np.nonzero(held[..., -1] == 0)
     at = layout.inputs(rank, chunk)
-    cells.counts[at], cells.chunk[at] = held[rank, chunk], chunk
-    return cells
+    counts[at] = held[rank, chunk]
+    chunks[at] = chunk
+    return Contents(counts, chunks)
 
 
 def replay(program: Program, order: Order, layout: Layout, cells: Contents) -> Iterator[Replayed]:
@@ -349,16 +385,21 @@ def replay(program: Program, order: Order, layout: Layout, cells: Contents) -> I
     for source, target in layout.copies():
         cells.put(target, cells.at(source))
     for number in order.steps:
-        step, (reads, writes) = program.steps[number], layout.uses(number)
-        operands = [sent.pop(order.sender[number])] if step.kind.receives else []
-        operands += [cells.at(reads)] if step.kind.reads else []
-        operands += [cells.at(writes)] if step.kind.accumulates else []
-        total = (
-            operands[0] + operands[1] if len(operands) == 2 else operands[0] if operands else None
-        )
-        if total and step.kind.stores:
+        kind = program.steps[number].kind
+        reads, writes = layout.uses(number)
+        operands: list[Contents] = []
+        if kind.receives:
+            operands.append(sent.pop(order.sender[number]))
+        if kind.reads:
+            operands.append(cells.at(reads))
+        if kind.accumulates:
+            operands.append(cells.at(writes))
+        total = operands[0] if operands else None
+        if len(operands) == 2:
+            total = operands[0] + operands[1]
+        if total and kind.stores:
             cells.put(writes, total)
-        if total and step.kind.sends:
+        if total and kind.sends:
             sent[number] = total
         yield Replayed(number, operands, total)
 
@@ -369,15 +410,15 @@ def check_result(program: Program, order: Order, layout: Layout) -> None:
     for _ in replay(program, order, layout, cells):
         pass
     rank, chunk = np.nonzero(where(program.contract))
-    at, asked = layout.outputs(rank, chunk), after(program.contract)
+    at = layout.outputs(rank, chunk)
+    asked = after(program.contract)
     bad = (cells.counts[at] != asked).any(axis=1) | (cells.chunk[at] != chunk)
     if bad.any():
         i = int(bad.argmax())
         k = program.contract.k
         wanted = {who * k + int(chunk[i]) for who in np.flatnonzero(asked[i]).tolist()}
-        raise _wrong_result(
-            program, order, layout, int(at[i]), f"GPU {rank[i]}, chunk {chunk[i]}", wanted
-        )
+        name = f"GPU {rank[i]}, chunk {chunk[i]}"
+        raise _wrong_result(program, order, layout, int(at[i]), name, wanted)
 
 
 def _wrong_result(
@@ -386,39 +427,48 @@ def _wrong_result(
     """Return the verdict on a cell that should hold each of the ``wanted`` contributions (rank * k + chunk) once."""
     k = program.contract.k
     cells = inputs(program, layout)
-    first = {
-        int(at): int(cells.counts[at].argmax()) * k + int(cells.chunk[at])
-        for at in np.flatnonzero(cells.chunk >= 0)
-    }
+    first: dict[int, int] = {}  # the contribution that a cell holds before the first step
+    for at in np.flatnonzero(cells.chunk >= 0).tolist():
+        rank = int(cells.counts[at].argmax())
+        first[at] = rank * k + int(cells.chunk[at])
     held: Counter[int] = Counter()
     for at, times in _sources(program, order, layout, cell).items():
         held[first.get(at, NONE)] += times
-    twice = sorted(each for each, times in held.items() if times > 1 and each != NONE)
-    extra, missing = sorted(held.keys() - wanted - {NONE}), sorted(wanted - held.keys())
-    faults = {
-        "uninitialised data": NONE in held,
-        f"{_names(twice, k)} more than once": twice,
-        f"{_names(extra, k)}, not asked for": extra,
-        f"not {_names(missing, k)}": missing,
-    }
-    place, found = layout.place(cell), ", ".join(fault for fault, is_so in faults.items() if is_so)
-    problem = f"wrong result: {name} (cell {place}) holds {found}"
+    is_uninitialised = held.pop(NONE, 0) > 0
+    twice = sorted(number for number, times in held.items() if times > 1)
+    extra = sorted(held.keys() - wanted)
+    missing = sorted(wanted - held.keys())
+    faults = []
+    if is_uninitialised:
+        faults.append("uninitialised data")
     if twice:
-        one = Contents(np.zeros((layout.begins[-1], 1), dtype=np.uint8), np.zeros_like(cells.chunk))
-        one.counts[[at for at, contribution in first.items() if contribution == twice[0]]] = 1
-        steps = (
-            each
-            for each in replay(program, order, layout, one)
-            if each.total and len(each.operands) > 1
-        )
-        again = next(each.number for each in steps if each.total and each.total.counts.max() > 1)
+        faults.append(f"{_names(twice, k)} more than once")
+    if extra:
+        faults.append(f"{_names(extra, k)}, not asked for")
+    if missing:
+        faults.append(f"not {_names(missing, k)}")
+    place = layout.place(cell)
+    problem = f"wrong result: {name} (cell {place}) holds {', '.join(faults)}"
+    if twice:
+        counted = {at for at, contribution in first.items() if contribution == twice[0]}
+        again = _counts_again(program, order, layout, counted)
         return wrong(program, again, problem, "counted again here")
-    last = next(
-        (number for number in reversed(order.steps) if cell in layout.uses(number)[1]), None
-    )
-    if last is None:
-        return ScheduleError(f"{problem}; no step writes this cell")
-    return wrong(program, last, problem, f"the last write of {place}")
+    for number in reversed(order.steps):
+        if cell in layout.uses(number)[1]:
+            return wrong(program, number, problem, f"the last write of {place}")
+    return ScheduleError(f"{problem}; no step writes this cell")
+
+
+def _counts_again(program: Program, order: Order, layout: Layout, counted: set[int]) -> int:
+    """Return the first step that adds up what two of its operands have from the ``counted`` cells."""
+    total = layout.begins[-1]
+    counts = np.zeros((total, 1), dtype=np.uint8)
+    counts[sorted(counted)] = 1
+    cells = Contents(counts, np.zeros(total, dtype=np.int64))
+    for step in replay(program, order, layout, cells):
+        if step.total and len(step.operands) > 1 and step.total.counts.max() > 1:
+            return step.number
+    raise AssertionError("a contribution is there twice, and no step adds it to itself")
 
 
 def _sources(program: Program, order: Order, layout: Layout, cell: int) -> Counter[int]:
@@ -430,25 +480,30 @@ def _sources(program: Program, order: Order, layout: Layout, cell: int) -> Count
     times = Counter({cell: 1})
     sent: dict[int, list[int]] = {}
     for number in reversed(order.steps):
-        step, (reads, writes) = program.steps[number], layout.uses(number)
+        step = program.steps[number]
+        reads, writes = layout.uses(number)
         total = sent.pop(number, [0] * step.chunks)
         for i, at in enumerate(writes):
             total[i] = min(total[i] + times.pop(at, 0), 2)
-        if any(total):
-            if step.kind.receives:
-                sent[order.sender[number]] = total
-            for operand in (reads, writes if step.kind.accumulates else ()):
-                for at, count in zip(operand, total, strict=False):
-                    times[at] = min(times[at] + count, 2)
-    for (source, *_), (target, *_) in reversed(list(layout.copies())):
-        times[source] += times.pop(target, 0)
-    return +times
+        if not any(total):
+            continue
+        if step.kind.receives:
+            sent[order.sender[number]] = total
+        operands = [reads, writes] if step.kind.accumulates else [reads]
+        for operand in operands:
+            for at, count in zip(operand, total, strict=False):
+                times[at] = min(times[at] + count, 2)
+    for source, target in reversed(list(layout.copies())):
+        times[source.start] += times.pop(target.start, 0)
+    return Counter({at: count for at, count in times.items() if count > 0})
 
 
 def _names(contributions: list[int], k: int) -> str:
     """Name contributions of ranks, or a few of them."""
-    names = [f"chunk {each % k} of rank {each // k}" for each in contributions]
-    return ", ".join(names if len(names) <= 4 else [*names[:3], f"… ({len(names) - 3} more)"])
+    names = [f"chunk {number % k} of rank {number // k}" for number in contributions]
+    if len(names) > 4:
+        names[3:] = [f"… ({len(names) - 3} more)"]
+    return ", ".join(names)
 
 
 class Report(NamedTuple):
@@ -488,21 +543,26 @@ def prove(program: Program) -> Report:
     needless = order.needless(layouts)
     names = None if needless is None else tuple(program.name(step) for step in needless)
     links: Counter[tuple[int, int]] = Counter()
-    sent, received = Counter[int](), Counter[int]()
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
     for receive, send in order.sender.items():
-        (src, dst), chunks = (
-            (program.gpu_of(send), program.gpu_of(receive)),
-            program.steps[send].chunks,
-        )
+        src, dst = program.gpu_of(send), program.gpu_of(receive)
+        chunks = program.steps[send].chunks
         links[src, dst] += chunks
         sent[src] += chunks
         received[dst] += chunks
-    egress, ingress, link = (
-        max(each.values(), default=0) / program.whole for each in (sent, received, links)
+    return Report(
+        instructions=len(program.steps),
+        messages=len(order.sender),
+        depth=order.depth(),
+        slots=order.slots(),
+        dependencies=len(program.waits),
+        needless=names,
+        busiest_sent=max(sent.values(), default=0) / program.whole,
+        busiest_received=max(received.values(), default=0) / program.whole,
+        busiest_link=max(links.values(), default=0) / program.whole,
+        least=CONTRACTS[program.collective].factor(program.p),
     )
-    least, waits = CONTRACTS[program.collective].factor(program.p), len(program.waits)
-    counts = len(program.steps), len(order.sender), order.depth(), order.slots(), waits
-    return Report(*counts, names, egress, ingress, link, least)
 
 
 def proved(program: Program) -> tuple[Order, list[Layout]]:
@@ -514,19 +574,7 @@ def proved(program: Program) -> tuple[Order, list[Layout]]:
     for a program whose proof would take gigabytes or hours. Returns the order of its steps, and a
     layout for each mode.
     """
-    moved = sum(step.chunks for step in program.steps)
-    for what, size, most in (
-        ("steps times thread blocks", len(program.steps) * len(program.blocks), MAX_CLOCKS),
-        (
-            "cells times GPUs",
-            (program.p * sum(program.sizes) + sum(program.scratch)) * (program.p + 1),
-            MAX_COUNTS,
-        ),
-        ("chunks of all steps", moved, MAX_MOVED),
-        ("chunks of all steps, times GPUs", moved * (program.p + 1), MAX_COUNTS),
-    ):
-        if size > most:
-            raise ValueError(f"size of the program: got {size:,} {what}, expected at most {most:,}")
+    _check_size(program)
     order = Order(program)
     layouts = [Layout(program, in_place) for in_place in program.modes]
     order.check_no_deadlock()
@@ -534,3 +582,19 @@ def proved(program: Program) -> tuple[Order, list[Layout]]:
         order.check_no_race(layout)
         check_result(program, order, layout)
     return order, layouts
+
+
+def _check_size(program: Program) -> None:
+    """Raise ValueError for a program whose proof would take gigabytes or hours."""
+    moved = sum(step.chunks for step in program.steps)
+    clocks = len(program.steps) * len(program.blocks)
+    cells = program.p * sum(program.sizes) + sum(program.scratch)
+    contributors = program.p + 1  # and uninitialised data
+    for what, size, most in (
+        ("steps times thread blocks", clocks, MAX_CLOCKS),
+        ("cells times GPUs", cells * contributors, MAX_COUNTS),
+        ("chunks of all steps", moved, MAX_MOVED),
+        ("chunks of all steps, times GPUs", moved * contributors, MAX_COUNTS),
+    ):
+        if size > most:
+            raise ValueError(f"size of the program: got {size:,} {what}, expected at most {most:,}")

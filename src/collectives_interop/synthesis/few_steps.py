@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import count, permutations
+from itertools import count, permutations, product
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -130,11 +130,13 @@ def search(
     [(3, 'satisfiable')]
     """
     _check_question(links, collective, steps, steps, chunks)
-    halves, parts = _gathers(links, collective, steps, steps, chunks), _parts(collective)
+    halves = _gathers(links, collective, steps, steps, chunks)
+    parts = _parts(collective)
     least = max(max(half.steps, least_rounds(half.links, chunks)) for half in halves)
     deadline = time.monotonic() + limit
     for rounds in count(parts * least, parts):
-        answer = synthesize(links, collective, steps, rounds, chunks, deadline - time.monotonic())
+        left = deadline - time.monotonic()
+        answer = synthesize(links, collective, steps, rounds, chunks, left)
         yield answer
         if answer.verdict != "unsatisfiable" or diameter(links) > halves[0].steps:
             return
@@ -155,7 +157,9 @@ def least_rounds(links: Ints, chunks: int) -> int:
     >>> least_rounds(np.array([[0, 2, 0], [0, 0, 2], [1, 0, 0]]), chunks=3)
     6
     """
-    return int(-((1 - len(links)) * chunks // links.sum(axis=0).min()))
+    lacking = (len(links) - 1) * chunks
+    entering = links.sum(axis=0).min()  # in a round, at the rank with the fewest links
+    return int(-(-lacking // entering))
 
 
 def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
@@ -170,13 +174,16 @@ def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
     """
     found = []
     for t, step in enumerate(schedule.steps()):
-        src, dst, size, *_ = step.messages()
-        if (missing := np.flatnonzero(links[src, dst] == 0)).size:
-            a, b = int(src[missing[0]]), int(dst[missing[0]])
+        sent = step.messages()
+        a_round = links[sent.src, sent.dst]  # chunks that each link carries in a round
+        missing = np.flatnonzero(a_round == 0)
+        if missing.size:
+            a, b = int(sent.src[missing[0]]), int(sent.dst[missing[0]])
             raise ScheduleError(
                 f"step {t}: got a message from rank {a} to rank {b}, expected a link there"
             )
-        found.append(int((-(-size // links[src, dst])).max(initial=0)))
+        rounds = -(-sent.size // a_round)
+        found.append(int(rounds.max(initial=0)))
     return found
 
 
@@ -187,15 +194,14 @@ def _parts(collective: str) -> int:
 
 def _gathers(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> list[Question]:
     """Return the all-gathers of the collective in their order, one alone if both would be the same."""
-    asked = Question(links, steps // _parts(collective), rounds // _parts(collective), chunks)
+    parts = _parts(collective)
+    asked = Question(links, steps // parts, rounds // parts, chunks)
     to_reverse = asked._replace(links=links.T)
     if collective == "all_gather":
         return [asked]
-    return (
-        [to_reverse]
-        if collective == "reduce_scatter" or (links == links.T).all()
-        else [to_reverse, asked]
-    )
+    if collective == "reduce_scatter" or (links == links.T).all():
+        return [to_reverse]
+    return [to_reverse, asked]
 
 
 def _check_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> None:
@@ -208,7 +214,8 @@ def _check_question(links: Ints, collective: str, steps: int, rounds: int, chunk
             raise ValueError(f"{name}: got {value}, expected 1 or more")
         if name != "chunks" and value % _parts(collective):
             raise ValueError(
-                f"{name} of an all_reduce: got {value}, expected an even number, for two equal halves"
+                f"{name} of an all_reduce: got {value}, "
+                "expected an even number, for two equal halves"
             )
 
 
@@ -220,16 +227,16 @@ def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) 
     if collective == "all_reduce":
         made = then(made, found[-1], collective)
     verify(made)
-    if sum(rounds_of(made, links)) > rounds:
-        raise ScheduleError(
-            f"rounds of the schedule: got {sum(rounds_of(made, links))}, expected {rounds}"
-        )
+    needed = sum(rounds_of(made, links))
+    if needed > rounds:
+        raise ScheduleError(f"rounds of the schedule: got {needed}, expected {rounds}")
     return made
 
 
 def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedule | None]:
     """Return the verdict, why, and the schedule."""
-    if why := _bounded(of):
+    why = _bounded(of)
+    if why:
         return "unsatisfiable", why, None
     if _lacks_counts(of, deadline):
         return "unsatisfiable", "no counts of chunks fit the links, not even fractions", None
@@ -242,7 +249,8 @@ def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedul
             verdict, found = _with_split(of, split, seed, deadline.within(2**seed))
             if found is not None:
                 return "satisfiable", "", found
-            unknown += [split] if verdict == "unknown" else []
+            if verdict == "unknown":
+                unknown.append(split)
         if not unknown:
             return "unsatisfiable", "the solver has tried every split of the rounds", None
         left = iter(unknown)
@@ -260,7 +268,9 @@ def _with_split(
     except TimeUpError:
         return "unknown", None
     verdict = check(solver, deadline)
-    return verdict, schedule_of(of, solver.model(), sends) if verdict == "sat" else None
+    if verdict != "sat":
+        return verdict, None
+    return verdict, schedule_of(of, solver.model(), sends)
 
 
 def _lacks_counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None) -> bool:
@@ -277,15 +287,22 @@ def _lacks_counts(of: Question, deadline: Deadline, split: Sequence[int] | None 
 
 def _bounded(of: Question) -> str:
     """Return why steps or rounds are too few, at once; empty if they may suffice."""
-    if of.steps < diameter(of.links):
-        a, b = map(int, np.argwhere(distances(of.links) == diameter(of.links))[0])
-        return f"rank {b} is {diameter(of.links)} links from rank {a}, so it needs as many steps"
+    far = distances(of.links)
+    farthest = int(far.max())
+    if of.steps < farthest:
+        a, b = np.argwhere(far == farthest)[0]
+        return f"rank {b} is {farthest} links from rank {a}, so it needs as many steps"
     if of.rounds < of.steps:
         return f"each of {of.steps} steps lasts a round at least"
-    lacks, enter = (len(of.links) - 1) * of.chunks, of.links.sum(axis=0)
-    if of.rounds < (least := least_rounds(of.links, of.chunks)):
-        rank = int(enter.argmin())
-        return f"rank {rank} lacks {lacks} chunks and {enter[rank]} enter in a round, so it needs {least} rounds"
+    least = least_rounds(of.links, of.chunks)
+    if of.rounds < least:
+        entering = of.links.sum(axis=0)
+        rank = int(entering.argmin())
+        lacking = (len(of.links) - 1) * of.chunks
+        return (
+            f"rank {rank} lacks {lacking} chunks and {entering[rank]} enter in a round, "
+            f"so it needs {least} rounds"
+        )
     return ""
 
 
@@ -306,21 +323,25 @@ def _up_to(most: int, rounds: int, steps: int, *, lacks_most: bool) -> Iterator[
     if steps == 0:
         yield ()
         return
-    for first in range(max(1, rounds - most * (steps - 1)), min(most, rounds - steps + 1) + 1):
-        rest = _up_to(most, rounds - first, steps - 1, lacks_most=lacks_most and first < most)
-        yield from ((first, *others) for others in rest)
+    # The other steps last between one round and the most.
+    fewest = max(1, rounds - most * (steps - 1))
+    largest = min(most, rounds - (steps - 1))
+    for first in range(fewest, largest + 1):
+        still_lacks = lacks_most and first < most
+        for others in _up_to(most, rounds - first, steps - 1, lacks_most=still_lacks):
+            yield first, *others
 
 
 def moves(of: Question) -> list[Move]:
     """List (source, a, b, step) where a chunk of the source may go from a to b: it can be at a, and b lacks it."""
-    far, pairs = distances(of.links), np.argwhere(of.links).tolist()
-    return [
-        (source, a, b, t)
-        for source in range(len(of.links))
-        for t in range(of.steps)
-        for a, b in pairs
-        if b != source and far[source, a] <= t
-    ]
+    far = distances(of.links)
+    pairs = np.argwhere(of.links).tolist()
+    found = []
+    for source, t in product(range(len(of.links)), range(of.steps)):
+        for a, b in pairs:
+            if b != source and far[source, a] <= t:
+                found.append((source, a, b, t))
+    return found
 
 
 def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None) -> Any:
@@ -333,8 +354,12 @@ def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None)
 
     solver = z3.Solver()
     lasts = z3.Ints([f"rounds {t}" for t in range(of.steps)]) if split is None else split
-    solver.add(z3.Sum(lasts) == of.rounds, *(each >= 1 for each in lasts))
-    into, through, carried = defaultdict(list), defaultdict(list), defaultdict(list)
+    solver.add(z3.Sum(lasts) == of.rounds)
+    for rounds in lasts:
+        solver.add(rounds >= 1)
+    into = defaultdict(list)
+    through = defaultdict(list)
+    carried = defaultdict(list)
     for source, a, b, t in deadline.limit(moves(of)):
         number = z3.Real(f"{source} {a} {b} {t}")
         solver.add(number >= 0)
@@ -366,27 +391,28 @@ def chunks_of(
     solver = z3.SolverFor("QF_FD")
     solver.set("random_seed", seed)
     solver.set("branching.heuristic", "chb")  # faster than the default, VSIDS, in most runs
-    sends = {
-        (source * of.chunks + i, a, b, t): z3.Bool(f"{source} {i} {a} {b} {t}")
-        for source, a, b, t in deadline.limit(moves(of))
-        for i in range(of.chunks)
-    }
-    into, carried = defaultdict(list), defaultdict(list)
-    for (chunk, a, b, t), send in sends.items():
-        into[chunk, b].append((t, send))
-        carried[a, b, t].append(send)
+    sends: dict[Move, Any] = {}
+    into = defaultdict(list)
+    carried = defaultdict(list)
+    for source, a, b, t in deadline.limit(moves(of)):
+        for i in range(of.chunks):
+            chunk = source * of.chunks + i
+            send = z3.Bool(f"{source} {i} {a} {b} {t}")
+            sends[chunk, a, b, t] = send
+            into[chunk, b].append((t, send))
+            carried[a, b, t].append(send)
     for (chunk, a, _, t), send in deadline.limit(sends.items()):
         if a != chunk // of.chunks:
-            solver.add(z3.Implies(send, z3.Or([earlier for u, earlier in into[chunk, a] if u < t])))
+            had = z3.Or([earlier for u, earlier in into[chunk, a] if u < t])
+            solver.add(z3.Implies(send, had))
     for source, rank in permutations(range(len(of.links)), 2):
         for chunk in deadline.limit(range(source * of.chunks, (source + 1) * of.chunks)):
-            received = [send for _, send in into[chunk, rank]]
-            solver.add(
-                z3.PbEq([(send, 1) for send in received], 1) if received else z3.BoolVal(False)
-            )
-    for (a, b, t), each in deadline.limit(carried.items()):
-        if len(each) > (most := int(of.links[a, b]) * split[t]):
-            solver.add(z3.AtMost(*each, most))
+            received = [(send, 1) for _, send in into[chunk, rank]]
+            solver.add(z3.PbEq(received, 1) if received else z3.BoolVal(False))
+    for (a, b, t), on_link in deadline.limit(carried.items()):
+        most = int(of.links[a, b]) * split[t]
+        if len(on_link) > most:
+            solver.add(z3.AtMost(*on_link, most))
     _order(of, solver, sends, deadline)
     return solver, sends
 
@@ -396,15 +422,19 @@ def _order(of: Question, solver: Any, sends: dict[Move, Any], deadline: Deadline
     import z3
 
     leaves = defaultdict(list)
-    for (chunk, *_, t), send in sends.items():
+    for (chunk, _, _, t), send in sends.items():
         if t == 0:
             leaves[chunk].append(send)
     for chunk in deadline.limit(leaves):
-        if (chunk + 1) % of.chunks:
-            ordered: Any = z3.BoolVal(True)
-            for one, other in reversed([*zip(leaves[chunk], leaves[chunk + 1], strict=True)]):
-                ordered = z3.Or(z3.And(one, z3.Not(other)), z3.And(one == other, ordered))
-            solver.add(ordered)
+        is_last_of_source = (chunk + 1) % of.chunks == 0
+        if is_last_of_source:
+            continue
+        # The first link that only one of both leaves by decides, as in a dictionary.
+        ordered: Any = z3.BoolVal(True)
+        pairs = list(zip(leaves[chunk], leaves[chunk + 1], strict=True))
+        for one, other in reversed(pairs):
+            ordered = z3.Or(z3.And(one, z3.Not(other)), z3.And(one == other, ordered))
+        solver.add(ordered)
 
 
 class TimeUpError(RuntimeError):
@@ -482,6 +512,9 @@ def schedule_of(of: Question, model: Any, sends: dict[Move, Any]) -> Schedule:
     for (chunk, a, b, t), send in sends.items():
         if model[send]:
             rows[t].append((a, b, chunk))
-    steps = [Step(*np.array(sorted(each), dtype=np.int64).reshape(-1, 3).T) for each in rows]
+    steps = []
+    for of_step in rows:
+        src, dst, chunks = np.array(sorted(of_step), dtype=np.int64).reshape(-1, 3).T
+        steps.append(Step(src, dst, chunks))
     p = len(of.links)
     return Schedule("all_gather", p, p * of.chunks, of.steps, steps.__getitem__, one_port=False)

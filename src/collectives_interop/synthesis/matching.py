@@ -68,16 +68,16 @@ def match(
     (2, 4.0)
     """
     _check_topology(links, collective, nbytes, chunks, latency, rate)
-    later = _network(links, nbytes, chunks, latency, rate)
-    made, seconds = _all_gather(later, chunks, np.random.default_rng(seed))
+    network = _network(links, nbytes, chunks, latency, rate)
+    made, seconds = _all_gather(network, chunks, np.random.default_rng(seed))
     if collective != "all_gather":
-        sooner = later._replace(src=later.dst, dst=later.src)
-        gathered, took = _all_gather(sooner, chunks, np.random.default_rng(seed))
+        backwards = network._replace(src=network.dst, dst=network.src)
+        gathered, took = _all_gather(backwards, chunks, np.random.default_rng(seed))
         scattered = reverse(gathered, "reduce_scatter", add=True)
-        alone = collective == "reduce_scatter"
-        made, seconds = (
-            (scattered, took) if alone else (then(scattered, made, collective), took + seconds)
-        )
+        if collective == "reduce_scatter":
+            made, seconds = scattered, took
+        else:
+            made, seconds = then(scattered, made, collective), took + seconds
     verify(made)
     return Matched(made, seconds)
 
@@ -90,32 +90,30 @@ def _check_topology(
         raise ValueError(f"collective: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     if nbytes < 1 or chunks < 1:
         raise ValueError(f"bytes and chunks: got {nbytes} and {chunks}, expected 1 or more of each")
-    for name, values, least in (
-        ("latency", np.asarray(latency), 0.0),
-        ("rate", np.asarray(rate), np.nextafter(0, 1)),
-    ):
+    for name, values in (("latency", np.asarray(latency)), ("rate", np.asarray(rate))):
         if values.shape not in ((), links.shape):
             raise ValueError(
                 f"{name}: got shape {values.shape}, expected a number, or the shape of the links"
             )
-        if not (
-            np.isfinite(used := np.broadcast_to(values, links.shape)[links > 0]) & (used >= least)
-        ).all():
-            raise ValueError(
-                f"{name} of a link: got {used.min()}, expected {'0 or more' if not least else 'above 0'}"
-            )
+        used = np.broadcast_to(values, links.shape)[links > 0]
+        may_be_zero = name == "latency"
+        is_large_enough = used >= 0 if may_be_zero else used > 0
+        if not (np.isfinite(used) & is_large_enough).all():
+            expected = "0 or more" if may_be_zero else "above 0"
+            raise ValueError(f"{name} of a link: got {used.min()}, expected {expected}")
 
 
 def _network(
     links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike
 ) -> _Network:
     """Return an entry for each link; parallel links between two ranks have one each."""
-    times, each = links.ravel(), nbytes / (len(links) * chunks)
-    late, fast = (
-        np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate)
-    )
-    src, dst = np.divmod(np.repeat(np.arange(links.size), times), len(links))
-    return _Network(len(links), src, dst, late[src, dst] + each / fast[src, dst])
+    p = len(links)
+    chunk_bytes = nbytes / (p * chunks)
+    latencies = np.broadcast_to(np.asarray(latency, dtype=float), links.shape)
+    rates = np.broadcast_to(np.asarray(rate, dtype=float), links.shape)
+    pairs = np.repeat(np.arange(links.size), links.ravel())
+    src, dst = np.divmod(pairs, p)
+    return _Network(p, src, dst, latencies[src, dst] + chunk_bytes / rates[src, dst])
 
 
 def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple[Schedule, float]:
@@ -123,27 +121,30 @@ def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple
     k = on.p * chunks
     has = np.repeat(np.eye(on.p, dtype=bool), chunks, axis=1)
     lacks = ~has  # and nothing on its way
-    until, carried = np.zeros(len(on.src)), np.full(len(on.src), -1)
+    until = np.zeros(len(on.src))
+    carried = np.full(len(on.src), -1)  # the chunk on each link, or none
     into = [np.flatnonzero(on.dst == rank) for rank in range(on.p)]
-    now, steps = 0.0, []
+    now = 0.0
+    steps = []
     while lacks.any():
         rows: list[tuple[int, int, int]] = []
         for rank in np.flatnonzero(lacks.any(axis=1)).tolist():
-            for link, chunk in _taken(
-                on, into[rank][carried[into[rank]] < 0], has, lacks[rank], random
-            ):
-                until[link], carried[link] = now + on.seconds[link], chunk
+            free = into[rank][carried[into[rank]] < 0]
+            for link, chunk in _taken(on, free, has, lacks[rank], random):
+                until[link] = now + on.seconds[link]
+                carried[link] = chunk
                 lacks[rank, chunk] = False
                 rows.append((int(on.src[link]), rank, chunk))
         if rows:
-            steps.append(Step(*np.array(sorted(rows), dtype=np.int64).T))
+            src, dst, chunk_numbers = np.array(sorted(rows), dtype=np.int64).T
+            steps.append(Step(src, dst, chunk_numbers))
         busy = carried >= 0
         now = float(until[busy].min())
         arrived = np.flatnonzero(busy & (until <= now * (1 + SAME)))
         has[on.dst[arrived], carried[arrived]] = True
         carried[arrived] = -1
-    last = float(until.max())
-    return Schedule("all_gather", on.p, k, len(steps), steps.__getitem__, one_port=False), last
+    made = Schedule("all_gather", on.p, k, len(steps), steps.__getitem__, one_port=False)
+    return made, float(until.max())
 
 
 def _taken(
@@ -159,7 +160,8 @@ def _taken(
     """
     found = []
     senders = has[on.src[free]]
-    for chunk in random.permutation(np.flatnonzero(lacks & senders.any(axis=0))).tolist():
+    wanted = np.flatnonzero(lacks & senders.any(axis=0))
+    for chunk in random.permutation(wanted).tolist():
         able = np.flatnonzero(senders[:, chunk])
         if able.size:
             soonest = on.seconds[free[able]]
