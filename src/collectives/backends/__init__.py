@@ -125,9 +125,13 @@ class Backend(ABC):
         >>> backend("mpi").unsupported("gather", "sum", "bfloat16")
         "mpi has no 'bfloat16'; it lacks float16, bfloat16, avg"
         """
-        asked = [collective, dtype, *([op, f"{collective} {op}"] if collective in REDUCING else [])]
-        found = next((what for what in asked if what in self.missing), None)
-        return found and f"{self.name} has no {found!r}; it lacks {', '.join(self.missing)}"
+        asked = [collective, dtype]
+        if collective in REDUCING:
+            asked += [op, f"{collective} {op}"]
+        for name in asked:
+            if name in self.missing:
+                return f"{self.name} has no {name!r}; it lacks {', '.join(self.missing)}"
+        return None
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str] | None:
         """Return the variables that select an algorithm of the library when ranks start.
@@ -202,7 +206,8 @@ def presence(name: str) -> Presence:
 
 def need(name: str) -> None:
     """Raise ImportError, with the reason, where a back end is absent."""
-    if absent := backend(name).available():
+    absent = backend(name).available()
+    if absent:
         raise ImportError(f"{name} is absent: {absent}")
 
 

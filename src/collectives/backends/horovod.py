@@ -26,8 +26,14 @@ class Horovod(Backend):
     busy_polls = True
     packages = ("horovod",)
     missing = (
-        *("reduce", "scatter", "gather", "bfloat16", "avg"),
-        *("reduce_scatter prod", "reduce_scatter max", "reduce_scatter min"),
+        "reduce",
+        "scatter",
+        "gather",
+        "bfloat16",
+        "avg",
+        "reduce_scatter prod",
+        "reduce_scatter max",
+        "reduce_scatter min",
     )
 
     def version(self) -> str:

@@ -91,7 +91,8 @@ def _call(
     library: ctypes.CDLL, function: str, *arguments: Any, what: str = "its parameters"
 ) -> None:
     """Call a function of MPI's tool interface, which mpi4py has not."""
-    if error := getattr(library, function)(*arguments):
+    error = getattr(library, function)(*arguments)
+    if error:
         raise RuntimeError(
             f"this MPI does not let {what} be set, as Open MPI does: {function} returned {error}"
         )

@@ -76,7 +76,7 @@ class Cluster:
 
         To end it, signal the process group of its pid.
         """
-        entered = [*self.enter(host), *command]
+        entered = self.enter(host) + command
         return ChildProcess(
             # Only process 1 of a host ends all with it.
             entered if "pid" in self.namespaces else guarded(entered),
@@ -91,10 +91,13 @@ class Cluster:
         """Return the words before a command that run it on a host, in this directory."""
         self._known(host)
         pid = self.pids[host]
-        user = ["--user", "--preserve-credentials"] if _foreign_user(pid) else []
-        namespaces = [f"--{OPTIONS.get(name, name)}" for name in self.namespaces[1:]]
+        words = ["nsenter", f"--target={pid}"]
+        if _foreign_user(pid):
+            words += ["--user", "--preserve-credentials"]
+        words += [f"--{OPTIONS.get(name, name)}" for name in self.namespaces[1:]]
         here = os.getcwd()  # noqa: PTH109
-        return ["nsenter", f"--target={pid}", *user, *namespaces, "--", "env", f"--chdir={here}"]
+        words += ["--", "env", f"--chdir={here}"]
+        return words
 
     def run(
         self,
@@ -128,8 +131,9 @@ class Cluster:
                 started.append(self.popen(rank // ranks_per_host, command, environment=variables))
             while True:
                 codes = [process.poll() for process in started]
-                if code := next(filter(None, codes), 0):
-                    return 128 - code if code < 0 else code
+                failed = [code for code in codes if code]
+                if failed:
+                    return 128 - failed[0] if failed[0] < 0 else failed[0]
                 if None not in codes:
                     return 0
                 if time.monotonic() > deadline:

@@ -60,39 +60,41 @@ def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> li
         _answers(probes)
         rows: list[Row] = []
 
-        def row(what: str, wanted: float, measured: float, unit: str) -> None:
-            error = abs(measured / wanted - 1)
-            rows.append(
-                {
-                    "what": what,
-                    "hosts": cluster.hosts,
-                    "set": wanted,
-                    "measured": measured,
-                    "unit": unit,
-                }
-            )
-            rows[-1] |= {"error": error, "load": os.getloadavg()[0]}
-            report(rows[-1])
+        def add(what: str, wanted: float, measured: float, unit: str) -> None:
+            row = {
+                "what": what,
+                "hosts": cluster.hosts,
+                "set": wanted,
+                "measured": measured,
+                "unit": unit,
+                "error": abs(measured / wanted - 1),
+                "load": os.getloadavg()[0],
+            }
+            rows.append(row)
+            report(row)
 
-        trips = _measure(probes, {0: [last]}, times=ROUND_TRIPS)[0]["round_trips"]
-        row("round trip", 2 * latency, statistics.median(trips), "s")
-        row("one way", rate, _stream(probes, {0: [last]}, rate)[last]["rate"], "B/s")
-        incast = _stream(probes, {host: [0] for host in everyone[1:]}, rate)[0]
-        row("all to one", rate, incast["rate"], "B/s")
-        row("all to one: evenness", 1.0, incast["evenness"], "Jain's index")
+        one_way = {0: [last]}
+        trips = _measure(probes, one_way, times=ROUND_TRIPS)[0]["round_trips"]
+        add("round trip", 2 * latency, statistics.median(trips), "s")
+        received = _stream(probes, one_way, rate)[last]
+        add("one way", rate, received["rate"], "B/s")
+        to_one = {host: [0] for host in everyone[1:]}
+        received = _stream(probes, to_one, rate)[0]
+        add("all to one", rate, received["rate"], "B/s")
+        add("all to one: evenness", 1.0, received["evenness"], "Jain's index")
         pairs = {host: [to for to in everyone if to != host] for host in everyone}
         rates = [answer["rate"] for answer in _stream(probes, pairs, rate)]
-        row("all pairs: median host", rate, statistics.median(rates), "B/s")
+        add("all pairs: median host", rate, statistics.median(rates), "B/s")
         return rows
 
 
 def line(row: Row) -> str:
     """Describe a row in one line."""
-    scale, unit = {"s": (1e3, "ms"), "B/s": (1e-6, "MB/s")}.get(row["unit"], (1.0, ""))
-    return (
-        f"{row['what']:<26}{row['set'] * scale:>7.4g} {unit:<4}{row['measured'] * scale:>7.4g} {unit:<4}"
-        f"{row['error']:>9.1%}"
-    )
+    units = {"s": (1e3, "ms"), "B/s": (1e-6, "MB/s")}
+    scale, unit = units.get(row["unit"], (1.0, ""))
+    wanted, measured = row["set"] * scale, row["measured"] * scale
+    values = f"{wanted:>7.4g} {unit:<4}{measured:>7.4g} {unit:<4}"
+    return f"{row['what']:<26}{values}{row['error']:>9.1%}"
 
 
 def _stream(probes: list[Probe], pairs: dict[int, list[int]], rate: float) -> list[Row]:
@@ -106,16 +108,9 @@ def _measure(probes: list[Probe], pairs: dict[int, list[int]], **job: Any) -> li
     from collectives.emulator import address
 
     for host, process in enumerate(probes):
+        targets = [address(to) for to in pairs.get(host, [])]
         senders = sum(host in to for to in pairs.values())
-        _tell(
-            process,
-            {
-                "to": [address(to) for to in pairs.get(host, [])],
-                "from": senders,
-                "limit": 1.0,
-                **job,
-            },
-        )
+        _tell(process, {"to": targets, "from": senders, "limit": 1.0, **job})
     _answers(probes)
     at = time.monotonic() + SETTLE_SECONDS
     for process in probes:
@@ -155,9 +150,8 @@ def serve() -> None:
             say({})
             job |= json.loads(sys.stdin.readline())
             time.sleep(max(0.0, job["at"] - time.monotonic()))
-            say(
-                echo(job, outgoing, incoming) if "times" in job else stream(job, outgoing, incoming)
-            )
+            measure = echo if "times" in job else stream
+            say(measure(job, outgoing, incoming))
             for each in outgoing + incoming:
                 each.close()
             signal.alarm(0)
@@ -198,23 +192,25 @@ def stream(
     The rate counts all bytes from the common start to the last of them. From the first read it
     would exceed the link's, because bytes arrive before a host reads.
     """
-    left = {to.fileno(): (to, job["bytes"]) for to in outgoing}
+    # By file descriptor: the sockets, the bytes that are left to send, and those that have come.
+    sockets = {one.fileno(): one for one in outgoing + incoming}
+    left = {to.fileno(): job["bytes"] for to in outgoing}
     got = {of.fileno(): 0 for of in incoming}
-    sockets = {of.fileno(): of for of in incoming}
-    poll, piece, into = select.epoll(), memoryview(bytes(PIECE)), bytearray(PIECE)
-    for number in (*left, *got):
+    poll = select.epoll()
+    for number, one in sockets.items():
         poll.register(number, select.EPOLLOUT if number in left else select.EPOLLIN)
-    for each in outgoing + incoming:
-        each.setblocking(False)
-    total, whole = 0, job["bytes"] * len(got)
+        one.setblocking(False)
+    piece = memoryview(bytes(PIECE))
+    into = bytearray(PIECE)
+    total = 0
+    whole = job["bytes"] * len(got)
     shares: list[int] = []
     end = job["at"]
     while left or total < whole:
         for number, _ in poll.poll(job["limit"]):
             if number in left:
-                to, rest = left[number]
-                left[number] = to, rest - to.send(piece[:rest])
-                if not left[number][1]:
+                left[number] -= sockets[number].send(piece[: left[number]])
+                if not left[number]:
                     poll.unregister(number)
                     del left[number]
             else:
@@ -224,12 +220,16 @@ def stream(
                 end = time.monotonic()
         if not shares and 2 * total >= whole:
             shares = list(got.values())
-    return {"rate": whole / (end - job["at"]) if whole else None, "evenness": _evenness(shares)}
+    rate = whole / (end - job["at"]) if whole else None
+    return {"rate": rate, "evenness": _evenness(shares)}
 
 
 def _evenness(shares: list[int]) -> float | None:
     """Return Jain's index: 1 if all have the same, 1 / n if one of n has everything."""
-    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)) if shares else None
+    if not shares:
+        return None
+    squares = sum(share**2 for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares)
 
 
 if __name__ == "__main__":

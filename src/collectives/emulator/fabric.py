@@ -78,10 +78,11 @@ def main(launcher: str, descriptor: str, text: str) -> None:
         _compile()
         _reduce_delays()
         control.sendall(json.dumps({"pids": [host.pid for host in made]}).encode() + b"\n")
-        with _polling([*(host.device for host in made), control.fileno()]) as poll:
-            carry(net, *_numbers(made, control.fileno()), poll.fileno())
+        devices, numbers = _numbers(made, control.fileno())
+        with _polling([*devices.tolist(), control.fileno()]) as poll:
+            carry(net, devices, numbers, poll.fileno())
             while _execute(net, control):
-                carry(net, *_numbers(made, control.fileno()), poll.fileno())
+                carry(net, devices, numbers, poll.fileno())
     os.close(life[1])
     with suppress(ChildProcessError):
         while True:
@@ -98,11 +99,9 @@ def _compile() -> None:
     reader, writer = os.pipe()
     os.close(writer)
     with os.fdopen(reader), _polling([reader]) as poll:
-        carry(
-            network(1, EmulatedLink(1.0, 0.0), packets=1, most=1),
-            *_numbers([], reader),
-            poll.fileno(),
-        )
+        net = network(1, EmulatedLink(1.0, 0.0), packets=1, most=1)
+        devices, numbers = _numbers([], reader)
+        carry(net, devices, numbers, poll.fileno())
 
 
 def _polling(numbers: list[int]) -> select.epoll:
@@ -115,7 +114,8 @@ def _polling(numbers: list[int]) -> select.epoll:
 def _numbers(made: list[Host], most: int) -> tuple[Ints, Ints]:
     """Return the device of each host, and by descriptor up to ``most`` the host of each device, or NONE."""
     devices = np.array([host.device for host in made], dtype=np.int64)
-    hosts = np.full(1 + max([most, *devices.tolist()]), NONE)
+    largest = max(most, int(devices.max(initial=0)))
+    hosts = np.full(1 + largest, NONE)
     hosts[devices] = np.arange(len(made))
     return devices, hosts
 

@@ -123,8 +123,9 @@ def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
         lines = reports.read().splitlines()
     os.waitpid(middle, 0)
     pids = [int(line) for line in lines if line.isdecimal()]
-    if sorted(lines) != sorted([*map(str, pids), READY]):
-        raise OSError(NO_NAMESPACES.format(" ".join(set(lines) - {READY, *map(str, pids)})))
+    reasons = {line for line in lines if line != READY and not line.isdecimal()}
+    if reasons or lines.count(READY) != 1:
+        raise OSError(NO_NAMESPACES.format(" ".join(reasons)))
     return Host(device, pids[0])
 
 
@@ -201,10 +202,10 @@ def _mount(hosts: int) -> None:
     """
     _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", b"tmpfs", b"/proc", b"tmpfs", 0, None)
-    known = [("127.0.0.1", "localhost"), *((address(each), name(each)) for each in range(hosts))]
-    Path("/proc/hosts").write_text(
-        "".join(f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for at, named in known)
-    )
+    known = {"localhost": "127.0.0.1"}
+    known |= {name(host): address(host) for host in range(hosts)}
+    lines = [f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for named, at in known.items()]
+    Path("/proc/hosts").write_text("".join(lines))
     _call("mount", b"/proc/hosts", b"/etc/hosts", None, MS_BIND, None)
     _call("mount", b"proc", b"/proc", b"proc", 0, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
@@ -219,6 +220,6 @@ def _call(function: str, *arguments: int | bytes | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments):
         code = ctypes.get_errno()
-        raise OSError(
-            code, f"{function}: {os.strerror(code)}" if code != errno.EPERM else "not permitted"
-        )
+        if code == errno.EPERM:
+            raise OSError(code, "not permitted")
+        raise OSError(code, f"{function}: {os.strerror(code)}")

@@ -60,7 +60,10 @@ PACKET = np.dtype(
         ("complete", np.float64),  # when its last byte reaches its next port
         ("place", np.int64),  # the port that it comes to or waits at
         ("following", np.int64),  # the packet after it in its queue
-        *((name, np.int64) for name in ("source", "target", "size", "flow")),
+        ("source", np.int64),
+        ("target", np.int64),
+        ("size", np.int64),
+        ("flow", np.int64),
     ]
 )
 # Which of those at the same time comes first.
@@ -113,11 +116,9 @@ def network(
 
     Memory is allocated when it is used.
     """
-    way, numbers = (
-        uplink or EmulatedLink(math.inf, 0.0),
-        [hosts, racks, racks, hosts * hosts, hosts],
-    )
-    ports = np.zeros(sum(numbers), PORT)
+    way = uplink or EmulatedLink(math.inf, 0.0)
+    numbers = np.array([hosts, racks, racks, hosts * hosts, hosts])  # of the ports of each kind
+    ports = np.zeros(numbers.sum(), PORT)
     ports["kind"] = np.repeat(range(KINDS), numbers)
     ports["rate"] = math.inf
     for field in ("sending", "first", "last"):
@@ -129,7 +130,7 @@ def network(
     return EmulatedNetwork(
         hosts,
         racks,
-        begin=np.cumsum([0, *numbers[:-1]]),
+        begin=np.cumsum(numbers) - numbers,
         ports=ports,
         flows=np.full(FLOWS, NONE),
         queues=np.full(FLOWS * KINDS, NONE).astype(QUEUE),

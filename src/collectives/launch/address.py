@@ -44,9 +44,12 @@ def reachable(is_local: bool) -> str:
     are on this machine; else that of this machine's name; else that of the interface by which it
     reaches others.
     """
-    if address := interface_address(named_interface()):
-        return address
-    for candidate in () if is_local else (_named, _outgoing):
+    of_interface = interface_address(named_interface())
+    if of_interface:
+        return of_interface
+    if is_local:
+        return LOOPBACK
+    for candidate in (_named, _outgoing):
         with suppress(OSError):
             address = candidate()
             socket.create_server((address, 0)).close()

@@ -248,7 +248,7 @@ def _connect(address: Address, secret: str, hello: Event) -> Channel:
 
 
 def _key(secret: str, address: Address) -> bytes:
-    return hmac.digest(secret.encode(), "{} {}".format(*address).encode(), "sha256")
+    return hmac.digest(secret.encode(), f"{address[0]} {address[1]}".encode(), "sha256")
 
 
 def main(host: str, port: str, *words: str) -> None:

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from itertools import combinations
 from typing import NamedTuple
 
 from collectives.emulator import (
@@ -143,16 +144,15 @@ def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
         raise ValueError(f"ranks of {on.name}: got {ranks}, expected {on.ranks_per_node}")
     check_hosts(ranks)
     counted = {(a, b): count for a, b, count in on.links.counted(ranks)}
-    if uneven := [ends for ends, count in counted.items() if counted.get(ends[::-1]) != count]:
-        raise ValueError(
-            f"emulated links: got {uneven[0]} unlike its reverse, expected the same both ways"
-        )
+    for (a, b), count in counted.items():
+        if counted.get((b, a)) != count:
+            raise ValueError(
+                f"emulated links: got {(a, b)} unlike its reverse, expected the same both ways"
+            )
+    latency = float(f"{on.inside.alpha * int(times):.9g}")
     rate = on.inside.rate / int(times)
-    pairs = tuple(
-        (a, b, rate * counted.get((a, b), 0.1)) for a in range(ranks) for b in range(a + 1, ranks)
-    )
-    slow = format_seconds(float(f"{on.inside.alpha * int(times):.9g}")), format_rate(rate)
-    return ClusterOptions(*slow, 1, by_mpirun, pairs)
+    pairs = tuple((a, b, rate * counted.get((a, b), 0.1)) for a, b in combinations(range(ranks), 2))
+    return ClusterOptions(format_seconds(latency), format_rate(rate), 1, by_mpirun, pairs)
 
 
 def launch(request: Request) -> list[Event]:
@@ -252,22 +252,23 @@ class _Mpirun:
     def begin(self, driver: Driver, stack: ExitStack) -> Supervised:
         """Start mpirun, which asks for the ranks. Sets what `_run` and `_serve` use."""
         ranks = self.request.ranks
-        *self.logs, self.log = unnamed_logs(ranks + 1, stack)
+        self.logs = unnamed_logs(ranks, stack)
+        (self.log,) = unnamed_logs(1, stack)
         self.forks = Forks(self.request, preload=True)
         stack.callback(self.forks.close)
         self.started: list[ChildProcess] = []  # `_run` adds to it
         stack.callback(end, self.started)
         # mpirun starts this for each rank, and its agent for each other host.
-        script = [sys.executable, "-I", "-S", channel.__file__, *map(str, driver.address)]
+        host, port = driver.address
+        script = [sys.executable, "-I", "-S", channel.__file__, host, str(port)]
         quoted = " ".join(f"'{word}'" for word in script)
         agent = {"CLUSTER_AGENT": f'exec {quoted} "$0" "$@" '}
         environment = dict(self.request.environment)
         self.variables = environment | agent | secret.variables(driver.secret)
         mpirun = _mpirun_command(self.hosts, ranks // self.hosts.hosts)
-        process = self._run(0, [*mpirun, *script])
-        return Supervised(
-            [*rank_names(ranks), MPIRUN], [*self.forks.ranks, process], [*self.logs, self.log]
-        )
+        process = self._run(0, mpirun + script)
+        names = [*rank_names(ranks), MPIRUN]
+        return Supervised(names, [*self.forks.ranks, process], [*self.logs, self.log])
 
     def _run(self, host: int, command: list[str]) -> ChildProcess:
         process = self.hosts.popen(
@@ -279,19 +280,25 @@ class _Mpirun:
     def _serve(self, asking: Channel, hello: Event) -> None:
         """Run mpirun's command for another host, or fork a rank and wait for its end."""
         if hello["words"]:
-            host, *command = hello["words"]
-            self._run(int(host.removeprefix("host")), ["sh", "-c", " ".join(command)])
+            host = _number(hello["words"][0])
+            command = " ".join(hello["words"][1:])
+            self._run(host, ["sh", "-c", command])
             asking.send({"code": 0})
             return
-        host, variables = int(hello["host"].removeprefix("host")), hello["environment"]
+        host = _number(hello["host"])
+        variables = hello["environment"]
         rank = int(variables["OMPI_COMM_WORLD_RANK"])
         pid, names = self.hosts.pids[host], self.hosts.namespaces
-        self.forks.fork(
-            rank, MPIRUN, self.logs[rank], self.driver.inherited(rank), variables, pid, names
-        )
+        inherited = self.driver.inherited(rank)
+        self.forks.fork(rank, MPIRUN, self.logs[rank], inherited, variables, pid, names)
         while (code := self.forks.ranks[rank].poll()) is None:
             time.sleep(POLL_SECONDS)
         asking.send({"code": code if code >= 0 else 128 - code})
+
+
+def _number(host: str) -> int:
+    """Return the number in a host's name."""
+    return int(host.removeprefix("host"))
 
 
 def _listener_on(hosts: Cluster) -> socket.socket:

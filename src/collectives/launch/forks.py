@@ -82,7 +82,7 @@ def fork_server(environment: Mapping[str, str]) -> ForkServer:
     loaded = sorted(
         item for item in (os.environ | environment).items() if item[0].startswith(AT_IMPORT)
     )
-    key = os.getpid(), os.getcwd(), *loaded  # noqa: PTH109
+    key = os.getpid(), os.getcwd(), tuple(loaded)  # noqa: PTH109
     with _starting:
         if key in _servers and _servers[key].process.poll() is not None:
             _stop(os.getpid(), _servers.pop(key))
@@ -374,10 +374,11 @@ def _set_namespaces(pid: int, names: list[str]) -> None:
         files = [stack.enter_context(open(f"/proc/{pid}/ns/{name}", "rb")) for name in names]  # noqa: PTH123
         own = stack.enter_context(open("/proc/self/ns/user", "rb"))  # noqa: PTH123
         for file in files:
-            if not os.path.sameopenfile(file.fileno(), own.fileno()) and libc.setns(
-                file.fileno(), 0
-            ):
-                raise OSError(code := ctypes.get_errno(), f"{file.name}: {os.strerror(code)}")
+            if os.path.sameopenfile(file.fileno(), own.fileno()):
+                continue  # it is in this user namespace, and may not enter it again
+            if libc.setns(file.fileno(), 0) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, f"{file.name}: {os.strerror(code)}")
 
 
 if __name__ == "__main__":

@@ -56,8 +56,13 @@ OUTSIDE_SLURM = (
 
 # mpirun: variables of a scheduler or a hostfile. Without any of them all ranks are on this machine.
 MPI_HOSTS = (
-    *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
-    *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "PE_HOSTFILE",
+    "FLUX_URI",
+    "PRTE_MCA_prte_default_hostfile",
+    "OMPI_MCA_orte_default_hostfile",
 )
 # The address of rank 0's torchrun process, for the command that it runs.
 HUB_VARIABLE = "COLLECTIVES_HUB"
@@ -95,9 +100,10 @@ def launch_by(
 
     def begin(driver: Driver, stack: ExitStack) -> Supervised:
         python = os.environ.get(PYTHON_VARIABLE, sys.executable)
-        rank = [python, "-m", "collectives.launch.rank", launcher, "{}:{}".format(*driver.address)]
+        address = f"{driver.address[0]}:{driver.address[1]}"
+        rank = [python, "-m", "collectives.launch.rank", launcher, address]
         variables = {**request.environment, **secret.variables(shared, secret_file)}
-        process = start(guarded([*command, *rank], secret_file), log, variables, [])
+        process = start(guarded(command + rank, secret_file), log, variables, [])
 
         def dismiss() -> None:
             driver.close()
@@ -138,23 +144,16 @@ def mpirun_command(ranks: int, variables: Iterable[str]) -> list[str]:
 
     ``-x NAME`` exports a variable, so the command line has no values.
     """
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    names = [
-        *variables,
-        *secret.variables(""),
-        *(name for name in MPI_CARRIED if name in os.environ),
-    ]
-    carried = [word for name in names for word in ("-x", name)]
-    return [
-        need_mpirun(),
-        *as_root,
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        *carried,
-        "-n",
-        str(ranks),
-    ]
+    command = [need_mpirun()]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    command += ["--oversubscribe", "--bind-to", "none"]
+    names = list(variables) + list(secret.variables(""))
+    names += [name for name in MPI_CARRIED if name in os.environ]
+    for name in names:
+        command += ["-x", name]
+    command += ["-n", str(ranks)]
+    return command
 
 
 def need_mpirun() -> str:
@@ -187,14 +186,11 @@ def launch_by_horovodrun(request: Request) -> list[Event]:
     Raises ImportError if Horovod is not installed.
     """
     hosts = os.environ.get("HOROVODRUN_HOSTS")
-    command = [
-        need_horovodrun(),
-        "--gloo",
-        "-np",
-        str(request.ranks),
-        *(["-H", hosts] if hosts else []),
-    ]
-    shared, host = secret.fresh(), reachable(not hosts)
+    command = [need_horovodrun(), "--gloo", "-np", str(request.ranks)]
+    if hosts:
+        command += ["-H", hosts]
+    shared = secret.fresh()
+    host = reachable(not hosts)
     with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
         return launch_by(command, request, "horovodrun", host, shared=shared, secret_file=path)
 
@@ -243,17 +239,19 @@ def srun_command(ranks: int) -> list[str]:
     """
     need_srun()
     nodes = min(ranks, int(os.environ["SLURM_JOB_NUM_NODES"]))
-    spread = [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={-(-ranks // nodes)}"]
+    per_node = -(-ranks // nodes)
     command = [
         "srun",
-        *spread,
+        f"--nodes={nodes}",
+        f"--ntasks={ranks}",
+        f"--ntasks-per-node={per_node}",
         "--distribution=block:block",
         "--kill-on-bad-exit=1",
         "--input=none",
         "--export=ALL",
     ]
     try:
-        return [*command, *shlex.split(os.environ.get(SRUN_VARIABLE, ""))]
+        return command + shlex.split(os.environ.get(SRUN_VARIABLE, ""))
     except ValueError as error:
         raise ValueError(
             f"invalid {SRUN_VARIABLE}: got {os.environ[SRUN_VARIABLE]!r}: {error}"

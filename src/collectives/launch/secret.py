@@ -30,7 +30,8 @@ def given() -> str | None:
     Raises ValueError if the secret is too short, and PermissionError if others than this user can
     read the file.
     """
-    if path := os.environ.get(FILE_VARIABLE):
+    path = os.environ.get(FILE_VARIABLE)
+    if path:
         return read(Path(path))
     text = os.environ.get(VARIABLE)
     return _long_enough(text, VARIABLE) if text else None

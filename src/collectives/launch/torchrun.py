@@ -168,7 +168,7 @@ def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
         own = connect(listener.address, shared, {"role": "process", "rank": 0}, join_seconds())
         follower = Thread(target=_follow, args=(own, 0, shared), daemon=True)
         follower.start()
-        address = "{} {}".format(*listener.address)
+        address = f"{listener.address[0]} {listener.address[1]}"
         _gather(store, hub, size, address)
         code = _run_guarded(command, {HUB_VARIABLE: address, **secret.variables(shared)})
         hub.end()
@@ -216,9 +216,9 @@ def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
     Raises TimeoutError that names the missing ones.
     """
     until = time.monotonic() + join_seconds()
-    while missing := sorted(set(range(size)) - set(hub.processes)):
+    while missing := [rank for rank in range(size) if rank not in hub.processes]:
         if time.monotonic() > until:
-            names = ", ".join(map(str, missing))
+            names = ", ".join(str(rank) for rank in missing)
             raise TimeoutError(
                 f"torchrun's processes {names} have not joined within {join_seconds()} s; {SAME}"
             )
@@ -235,9 +235,8 @@ def _joined(store: Any, shared: str, rank: int) -> Channel:
     while time.monotonic() < until:
         with suppress(OSError, ValueError, OverflowError):
             if store.check([KEY]):
-                return connect(
-                    _parsed(store.get(KEY).decode()), shared, {"role": "process", "rank": rank}, 0
-                )
+                address = _parsed(store.get(KEY).decode())
+                return connect(address, shared, {"role": "process", "rank": rank}, 0)
         time.sleep(POLL_SECONDS)
     raise TimeoutError(
         f"rank 0's process has not shown our secret within {join_seconds()} s; {SAME}"
@@ -262,13 +261,8 @@ def _run_rank(order: Event, shared: str) -> int:
 
     Return its exit code, negative for a signal.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "collectives.launch.rank",
-        "torchrun",
-        "{}:{}".format(*order["launcher"]),
-    ]
+    host, port = order["launcher"]
+    command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", f"{host}:{port}"]
     environment = order["environment"] | {
         "WORLD_SIZE": str(order["ranks"]),
         **secret.variables(shared),

@@ -136,7 +136,9 @@ def shared(
                     tempfile.TemporaryDirectory(prefix="topology-", ignore_cleanup_errors=True)
                 )
             )
-            text = topology_file.topology_file(*link, interface, topology_file.cpu_attributes())
+            latency, rate = link
+            cpu = topology_file.cpu_attributes()
+            text = topology_file.topology_file(latency, rate, interface, cpu)
             (folder / "topology.xml").write_text(text + "\n")
             common[topology_file.VARIABLE] = str(folder / "topology.xml")
         made = Environments(
