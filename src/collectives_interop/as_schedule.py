@@ -72,6 +72,17 @@ def _values(cells: Contents) -> list[Value | None]:
     return values
 
 
+def _asked(program: Program) -> set[Held]:
+    """Return the values that the collective asks for at the end."""
+    rank, chunk = np.nonzero(where(program.contract))
+    values = _values(Contents(after(program.contract), chunk))
+    found = set()
+    for gpu, value in zip(rank.tolist(), values, strict=True):
+        if value:
+            found.add((gpu, value))
+    return found
+
+
 class Values:
     """The values of a program that was proved, in the order in which they come to be, and its messages."""
 
@@ -80,15 +91,15 @@ class Values:
         self.origin: dict[Held, Origin] = {}
         self.arrivals: dict[Held, list[SentChunk]] = defaultdict(list)
         self.messages: dict[int, list[SentChunk]] = {}  # by the step that sends it
-        rank, chunk = np.nonzero(where(program.contract))
-        asked = _values(Contents(after(program.contract), chunk))
-        self.last = {(r, value) for r, value in zip(rank.tolist(), asked, strict=True) if value}
+        self.last = _asked(program)
         cells = inputs(program, layout)
         for gpu, (begin, end) in enumerate(pairwise(layout.begins)):
             for value in _values(cells.at(range(begin, end))):
                 if value:
                     self.origin[gpu, value] = INPUT
-        receiver = {send: program.gpu_of(receive) for receive, send in order.sender.items()}
+        receiver: dict[int, int] = {}  # the GPU that receives what a step sends
+        for receive, send in order.sender.items():
+            receiver[send] = program.gpu_of(receive)
         for number, operands, total in replay(program, order, layout, cells):
             gpu = program.gpu_of(number)
             if number in order.sender:
@@ -102,11 +113,13 @@ class Values:
                 ]
 
     def _receive(self, gpu: int, message: list[SentChunk]) -> None:
+        """Note that a GPU receives a message."""
         for row in message:
             self.origin.setdefault((gpu, row.value), row)
             self.arrivals[gpu, row.value].append(row)
 
     def _add(self, gpu: int, operands: list[Contents], total: Contents) -> None:
+        """Note that a GPU adds up two operands."""
         summands, others = _values(operands[0]), _values(operands[1])
         for one, other, value in zip(summands, others, _values(total), strict=True):
             if one and other and value:
@@ -301,8 +314,13 @@ def _content(values: Values, held: Held, needed: set[Held]) -> CellContent:
 
 def _in_order(values: Values, cell: list[CellContent]) -> list[CellContent]:
     """Put each sum right after the value that it adds to, and at the end what the collective asks for."""
-    following = {content.base: content for content in cell if content.base is not None}
-    chains = [[content] for content in cell if content.base is None]
+    following: dict[Value, CellContent] = {}  # the sum that adds to a value
+    chains: list[list[CellContent]] = []
+    for content in cell:
+        if content.base is None:
+            chains.append([content])
+        else:
+            following[content.base] = content
     for chain in chains:
         while chain[-1].held[1] in following:
             chain.append(following.pop(chain[-1].held[1]))

@@ -211,6 +211,7 @@ class Channels:
             self.take([m])
 
     def _fits(self, chain: list[int], channel: int) -> bool:
+        """Return whether all messages of a chain may take the channel."""
         return (
             all(self._has_turn(turn, channel) for turn in self._turns(chain))
             and self._may_pair(chain, channel)
@@ -253,15 +254,21 @@ class Channels:
         return True
 
     def _has_room(self, m: int, channel: int) -> bool:
-        src, dst = self.transfers[m].src, self.transfers[m].dst
-        sends, receives = self.sends[src, channel], self.receives[dst, channel]
-        leaving = len(sends | {dst}) + len(self.receives[src, channel])
-        coming = len(receives | {src}) + len(self.sends[dst, channel])
-        return max(leaving, coming) <= self.ends
+        """Return whether both ranks of a message may have its connection on the channel."""
+        transfer = self.transfers[m]
+        at_src = transfer.src, channel
+        at_dst = transfer.dst, channel
+        sends = self.sends[at_src] | {transfer.dst}
+        receives = self.receives[at_dst] | {transfer.src}
+        connections_of_src = len(sends) + len(self.receives[at_src])
+        connections_of_dst = len(receives) + len(self.sends[at_dst])
+        return max(connections_of_src, connections_of_dst) <= self.ends
 
     def _put(self, chain: list[int], channel: int) -> None:
+        """Give a chain the channel."""
         for turn in self._turns(chain):
-            src, dst = self.transfers[turn.message].src, self.transfers[turn.message].dst
+            transfer = self.transfers[turn.message]
+            src, dst = transfer.src, transfer.dst
             self.channel[turn.message] = channel
             insort(self.turns[src, channel, dst], turn)
             self.sends[src, channel].add(dst)

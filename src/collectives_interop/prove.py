@@ -412,13 +412,15 @@ def check_result(program: Program, order: Order, layout: Layout) -> None:
     rank, chunk = np.nonzero(where(program.contract))
     at = layout.outputs(rank, chunk)
     asked = after(program.contract)
-    bad = (cells.counts[at] != asked).any(axis=1) | (cells.chunk[at] != chunk)
-    if bad.any():
-        i = int(bad.argmax())
-        k = program.contract.k
-        wanted = {who * k + int(chunk[i]) for who in np.flatnonzero(asked[i]).tolist()}
-        name = f"GPU {rank[i]}, chunk {chunk[i]}"
-        raise _wrong_result(program, order, layout, int(at[i]), name, wanted)
+    has_other_counts = (cells.counts[at] != asked).any(axis=1)
+    has_other_chunk = cells.chunk[at] != chunk
+    bad = np.flatnonzero(has_other_counts | has_other_chunk)
+    if bad.size:
+        first = bad[0]
+        contributors = np.flatnonzero(asked[first])
+        wanted = set((contributors * program.contract.k + chunk[first]).tolist())
+        name = f"GPU {rank[first]}, chunk {chunk[first]}"
+        raise _wrong_result(program, order, layout, int(at[first]), name, wanted)
 
 
 def _wrong_result(

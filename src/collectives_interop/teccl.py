@@ -38,13 +38,17 @@ ROUNDED = 1e-4
 FLOWS, PATHS = ("7-Flows", "6-Flows"), ("8-Chunk paths", "7-chunk paths")
 
 FLOW = re.compile(
-    r"Chunk (\d{1,9}) from (\d{1,9}) traveled over (\d{1,9})->(\d{1,9})"
-    r"(?: with volume (\d(?:\.\d{1,24})?(?:e-\d{1,3})?))? in epoch (\d{1,9})"
-    r"(?: via switches (\d{1,9}(?: ?-> ?\d{1,9}){0,3}))?",
+    r"Chunk (?P<chunk>\d{1,9}) from (?P<origin>\d{1,9})"
+    r" traveled over (?P<src>\d{1,9})->(?P<dst>\d{1,9})"
+    r"(?: with volume (?P<volume>\d(?:\.\d{1,24})?(?:e-\d{1,3})?))?"
+    r" in epoch (?P<epoch>\d{1,9})"
+    r"(?: via switches (?P<via>\d{1,9}(?: ?-> ?\d{1,9}){0,3}))?",
     re.ASCII,
 )
 DEMAND = re.compile(
-    r"Demand at (\d{1,9}) for chunk (\d{1,9}) from (\d{1,9}) met by epoch (\d{1,9})", re.ASCII
+    r"Demand at (?P<to>\d{1,9}) for chunk (?P<chunk>\d{1,9}) from (?P<origin>\d{1,9})"
+    r" met by epoch \d{1,9}",
+    re.ASCII,
 )
 GPU = re.compile(r"GPU (\d{1,9})", re.ASCII)
 
@@ -182,15 +186,24 @@ def _match(pattern: re.Pattern[str], text: Any, example: str) -> re.Match[str]:
 
 
 def _flow(text: Any) -> Flow:
+    """Read one line of the list of flows."""
     match = _match(FLOW, text, "Chunk C from O traveled over A->B in epoch E")
-    chunk, origin, src, dst, epoch = (int(match[group]) for group in (1, 2, 3, 4, 6))
-    volume = float(match[5]) if match[5] else None
-    via = tuple(int(node) for node in match[7].split("->")) if match[7] else ()
-    largest = max(origin, src, dst, *via)
-    if src == dst or chunk > MAX_CHUNK or epoch > MAX_EPOCH or largest > MAX_NODE:
+    via = match["via"].split("->") if match["via"] else []
+    flow = Flow(
+        chunk=int(match["chunk"]),
+        origin=int(match["origin"]),
+        src=int(match["src"]),
+        dst=int(match["dst"]),
+        volume=float(match["volume"]) if match["volume"] else None,
+        epoch=int(match["epoch"]),
+        via=tuple(int(node) for node in via),
+    )
+    is_large = flow.chunk > MAX_CHUNK or flow.epoch > MAX_EPOCH
+    largest = max(flow.origin, max(flow.nodes))
+    if flow.src == flow.dst or is_large or largest > MAX_NODE:
         limits = f"a chunk up to {MAX_CHUNK:,}, an epoch up to {MAX_EPOCH:,}"
         raise ValueError(f"got {short(text)}, expected two nodes up to {MAX_NODE:,}, {limits}")
-    return Flow(chunk, origin, src, dst, volume, epoch, via)
+    return flow
 
 
 def _all_gather(top: dict[str, Any], flows: list[Flow]) -> Flows:
@@ -254,8 +267,11 @@ def _all_to_all(top: dict[str, Any], flows: list[Flow]) -> Flows:
 
 
 def _demand(key: str, paths: Any) -> Demand:
+    """Read one entry of the paths: its name is the demand."""
     match = _match(DEMAND, key, "Demand at D for chunk C from O met by epoch E")
-    to, chunk, origin = int(match[1]), int(match[2]), int(match[3])
+    to = int(match["to"])
+    chunk = int(match["chunk"])
+    origin = int(match["origin"])
     read_paths = []
     for path in _list(paths, key):
         flows = []
@@ -327,6 +343,7 @@ def schedule(flows: Flows) -> Schedule:
             rows.add((flow.epoch * legs + leg, number[a], number[b], flow.first, flow.width))
     table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 5)
     nsteps = flows.epochs * legs
+    # The rows of a step stand together, from its entry on.
     begin = np.searchsorted(table[:, 0], np.arange(nsteps + 1))
 
     def make(t: int) -> Step:

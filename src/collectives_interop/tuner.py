@@ -186,16 +186,20 @@ def tuner(times: Iterable[Time], source: str) -> str:
 
 
 def _tuner_lines(times: Iterable[Time]) -> Iterator[str]:
+    """Yield a line for each range of sizes: of each collective, number of nodes and number of ranks."""
     fastest: dict[tuple[str, int, int], dict[int, Time]] = defaultdict(dict)
     for time in times:
         by_size = fastest[time.collective, time.nodes, time.ranks]
-        if time.bytes not in by_size or time.seconds < by_size[time.bytes].seconds:
+        best = by_size.setdefault(time.bytes, time)
+        if time.seconds < best.seconds:
             by_size[time.bytes] = time
-    for (collective, nodes, ranks), by_size in sorted(fastest.items()):
-        for low, high, best in _ranges([by_size[size] for size in sorted(by_size)]):
-            call = f"{COLLECTIVES[collective]},{low},{high}"
+    for group in sorted(fastest):
+        by_size = fastest[group]
+        ascending = [by_size[size] for size in sorted(by_size)]
+        for low, high, best in _ranges(ascending):
+            call = f"{COLLECTIVES[best.collective]},{low},{high}"
             choice = f"{best.algorithm},{best.protocol},{ANY}"
-            yield f"{call},{choice},{nodes},{ranks},{ANY},{ANY}"
+            yield f"{call},{choice},{best.nodes},{best.ranks},{ANY},{ANY}"
 
 
 def _ranges(best: list[Time]) -> Iterator[tuple[int, int, Time]]:

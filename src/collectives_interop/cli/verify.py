@@ -39,26 +39,34 @@ def verify_files(arguments: argparse.Namespace) -> None:
 
 
 def _line(row: dict[str, Any]) -> str:
+    """Return a row as the terminal shows it."""
     if row["verdict"] != "right":
         return f"{row['verdict']}  {row['file']}: {row['why']}"
     described = _describe_flows(row) if "flows" in row else _describe_program(row)
     return f"ok  {row['file']}: {described}{_describe_time(row)}"
 
 
+PROGRAM = (
+    "{collective} on {ranks} GPUs, {place}: {instructions} steps, "
+    "{messages} messages ({depth} in a row), slots needed: {slots}, "
+    "{needless} of {dependencies} dependencies not needed; "
+    "busiest GPU: {busiest_sent:.3g} n sent, {busiest_received:.3g} n received, "
+    "at least {least:.3g} n; busiest link: {busiest_link:.3g} n"
+)
+
+
 def _describe_program(row: dict[str, Any]) -> str:
-    place = " and ".join("in place" if mode else "out of place" for mode in row["in_place"])
-    needless = "an unknown number" if row["needless"] is None else len(row["needless"])
-    return (
-        f"{row['collective']} on {row['ranks']} GPUs, {place}: {row['instructions']} steps, "
-        f"{row['messages']} messages ({row['depth']} in a row), slots needed: {row['slots']}, "
-        f"{needless} of {row['dependencies']} dependencies not needed; "
-        f"busiest GPU: {row['busiest_sent']:.3g} n sent, "
-        f"{row['busiest_received']:.3g} n received, at least {row['least']:.3g} n; "
-        f"busiest link: {row['busiest_link']:.3g} n"
-    )
+    """Describe a program that is right."""
+    modes = ["in place" if mode else "out of place" for mode in row["in_place"]]
+    needless = "an unknown number"
+    if row["needless"] is not None:
+        needless = str(len(row["needless"]))
+    shown = row | {"place": " and ".join(modes), "needless": needless}
+    return PROGRAM.format(**shown)
 
 
 def _describe_flows(row: dict[str, Any]) -> str:
+    """Describe a schedule of TE-CCL that is right."""
     switches = many(len(row["switches"]), "switch")
     if row["switches"]:
         numbers = ", ".join(str(number) for number in row["switches"])
@@ -70,6 +78,7 @@ def _describe_flows(row: dict[str, Any]) -> str:
 
 
 def _describe_time(row: dict[str, Any]) -> str:
+    """Describe how long the program takes, if there is a machine."""
     if "machine" not in row:
         return ""
     time = row.get("not_simulated") or f"{duration(row['simulated_seconds'])} simulated"

@@ -366,13 +366,15 @@ def counts(of: Question, deadline: Deadline, split: Sequence[int] | None = None)
         into[source, b].append((t, number))
         through[source, a, b].append((t, number))
         carried[a, b, t].append(number)
+    # A rank receives all chunks of each other one.
     for source, rank in deadline.limit(permutations(range(len(of.links)), 2)):
         solver.add(z3.Sum([number for _, number in into[source, rank]]) == of.chunks)
+    # A rank sends what it has received before.
     for (source, a, _), sent in through.items():
-        # A rank sends what it has received before.
         for last in deadline.limit(t for t, _ in sent if a != source):
             had = [number for t, number in into[source, a] if t < last]
             solver.add(z3.Sum([number for t, number in sent if t <= last]) <= z3.Sum(had))
+    # A link carries a number of chunks in each round.
     for (a, b, t), numbers in deadline.limit(carried.items()):
         solver.add(z3.Sum(numbers) <= int(of.links[a, b]) * lasts[t])
     return solver
@@ -401,14 +403,19 @@ def chunks_of(
             sends[chunk, a, b, t] = send
             into[chunk, b].append((t, send))
             carried[a, b, t].append(send)
+    # A rank sends what it has received before.
     for (chunk, a, _, t), send in deadline.limit(sends.items()):
-        if a != chunk // of.chunks:
+        source = chunk // of.chunks
+        if a != source:
             had = z3.Or([earlier for u, earlier in into[chunk, a] if u < t])
             solver.add(z3.Implies(send, had))
+    # A rank receives each chunk of each other one once.
     for source, rank in permutations(range(len(of.links)), 2):
-        for chunk in deadline.limit(range(source * of.chunks, (source + 1) * of.chunks)):
+        first = source * of.chunks
+        for chunk in deadline.limit(range(first, first + of.chunks)):
             received = [(send, 1) for _, send in into[chunk, rank]]
             solver.add(z3.PbEq(received, 1) if received else z3.BoolVal(False))
+    # A link carries a number of chunks in each round.
     for (a, b, t), on_link in deadline.limit(carried.items()):
         most = int(of.links[a, b]) * split[t]
         if len(on_link) > most:

@@ -127,9 +127,11 @@ def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple
     now = 0.0
     steps = []
     while lacks.any():
-        rows: list[tuple[int, int, int]] = []
-        for rank in np.flatnonzero(lacks.any(axis=1)).tolist():
-            free = into[rank][carried[into[rank]] < 0]
+        rows: list[tuple[int, int, int]] = []  # sender, receiver, chunk
+        waiting = np.flatnonzero(lacks.any(axis=1))
+        for rank in waiting.tolist():
+            links = into[rank]
+            free = links[carried[links] < 0]
             for link, chunk in _taken(on, free, has, lacks[rank], random):
                 until[link] = now + on.seconds[link]
                 carried[link] = chunk
@@ -140,7 +142,8 @@ def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple
             steps.append(Step(src, dst, chunk_numbers))
         busy = carried >= 0
         now = float(until[busy].min())
-        arrived = np.flatnonzero(busy & (until <= now * (1 + SAME)))
+        is_due = until <= now * (1 + SAME)
+        arrived = np.flatnonzero(busy & is_due)
         has[on.dst[arrived], carried[arrived]] = True
         carried[arrived] = -1
     made = Schedule("all_gather", on.p, k, len(steps), steps.__getitem__, one_port=False)
@@ -162,6 +165,7 @@ def _taken(
     senders = has[on.src[free]]
     wanted = np.flatnonzero(lacks & senders.any(axis=0))
     for chunk in random.permutation(wanted).tolist():
+        # Links whose sender has the chunk.
         able = np.flatnonzero(senders[:, chunk])
         if able.size:
             soonest = on.seconds[free[able]]
