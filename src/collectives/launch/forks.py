@@ -15,6 +15,11 @@ process groups.
 For emulated hosts the starter imports the ranks' module first, and its forks enter the hosts.
 Thirty-two imports of torch would keep two cores busy for most of a minute and fill the memory with
 32 copies. A module may have a function ``preload``, which imports more of what its ranks share.
+
+`multiprocessing.forkserver` does not serve: it has one server for each process, whose forks keep
+the environment of its first start and run the user's main module again, and it ends them by
+`os._exit`, so that back ends' exit handlers never run. When the launcher is killed, its forks hold
+the pipe that keeps the server alive, so that server, ranks and whatever ranks started live on.
 """
 
 import atexit
