@@ -65,8 +65,8 @@ COMMANDS = (
     "verify --all --max-ranks 2 --json",
     "simulate all_reduce two_tree -p 8 --json",
     "backends --json",
-    "bench --backend p2p gloo --ranks 2 --bytes 64 --repetitions 3 --json",
-    "bench --algorithm ring auto --machine textbook --ranks 2 --bytes 64 --repetitions 3 --json",
+    "bench all_reduce --backend p2p gloo -p 2 --bytes 64 --repetitions 3 --json",
+    "bench all_reduce ring auto --machine textbook -p 2 --bytes 64 --repetitions 3 --json",
 )
 CALIBRATE = "calibrate --repetitions 3"
 

@@ -7,7 +7,7 @@ ways. From the repository's root::
     collectives verify all_reduce examples/torus.py:torus -p 9
     collectives show all_reduce examples/torus.py:torus -p 9
     collectives simulate all_reduce examples/torus.py:torus --machine torus:3x3
-    collectives bench --algorithm examples/torus.py:torus ring --ranks 9
+    collectives bench all_reduce examples/torus.py:torus ring -p 9
 """
 
 from math import isqrt

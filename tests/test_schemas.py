@@ -218,7 +218,7 @@ def test_every_committed_line_is_valid(path: Path) -> None:
         ("bound all_gather --machine dgx1 --json", "bounded"),
         ("backends --json", "backend"),
         pytest.param(
-            "bench --algorithm ring auto --machine textbook --ranks 2 --bytes 0 64 --repetitions 2 --json",
+            "bench all_reduce ring auto --machine textbook -p 2 --bytes 0 64 --repetitions 2 --json",
             "measured",
             marks=pytest.mark.integration,
         ),

@@ -467,10 +467,8 @@ def _head(at: Place, record: Object) -> TableHead:
             str(record[key])[:100] for key in ("algorithm", "backend", "where")
         )
         head.label = f"{algorithm} by {backend} on {where}"
-        head.command = (
-            f"collectives bench --collective {name} --algorithm {algorithm} --backend {backend}"
-        )
-        head.command += f" --ranks {head.size} --where {where}"
+        head.command = f"collectives bench {name} {algorithm} -p {head.size}"
+        head.command += f" --backend {backend} --where {where}"
     return head
 
 

@@ -230,7 +230,7 @@ def test_the_interval_covers_the_median_as_often_as_it_says(n: int) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("ranks", each(["1 2 3 5", "4 8"], few=["1 2 3 5"]))
 def test_rows_of_algorithms_and_back_ends_on_1_to_8_ranks(capsys: Capture, ranks: str) -> None:
-    words = "bench --algorithm ring two_tree recursive_doubling --backend p2p gloo"
+    words = "bench all_reduce ring two_tree recursive_doubling --backend p2p gloo"
     sizes = f"--ranks {ranks} --bytes 0 4 4K --repetitions 7 --json"
     code, out, err = run(capsys, *words.split(), *sizes.split())
     assert code == 0, err
@@ -248,9 +248,7 @@ def test_rows_of_algorithms_and_back_ends_on_1_to_8_ranks(capsys: Capture, ranks
 @pytest.mark.integration
 def test_rows_of_the_other_collectives(capsys: Capture) -> None:
     collectives = [name for name in CONTRACTS if name != "all_reduce"]
-    words = (
-        f"bench --collective {' '.join(collectives)} --backend p2p gloo --ranks 3 --bytes 4K --json"
-    )
+    words = f"bench {' '.join(collectives)} --backend p2p gloo -p 3 --bytes 4K --json"
     _, out, err = run(capsys, *words.split())
     rows = [json.loads(line) for line in out.splitlines()]
     for row in rows:
@@ -309,7 +307,7 @@ def test_rows_in_and_out_of_place() -> None:
 @pytest.mark.integration
 def test_rows_of_calls_back_to_back_are_told_from_others(capsys: Capture) -> None:
     """Each back end has ranks of its own, so that its rows come together."""
-    words = f"bench --collective {' '.join(CONTRACTS)} --backend p2p gloo --ranks 3 --bytes 12 4K --json"
+    words = f"bench {' '.join(CONTRACTS)} --backend p2p gloo -p 3 --bytes 12 4K --json"
     code, out, err = run(capsys, *words.split(), "--back-to-back", "--repetitions", "30")
     assert code == 0, err
     rows = [json.loads(line) for line in out.splitlines()]
@@ -343,7 +341,7 @@ def test_a_row_names_the_slowest_rank() -> None:
     ("dtype", "op"), [("bfloat16", "avg"), ("int64", "prod"), ("float16", "min")]
 )
 def test_rows_of_other_dtypes_and_ops(capsys: Capture, dtype: str, op: str) -> None:
-    words = f"bench --dtype {dtype} --op {op} --ranks 3 --bytes 1K --algorithm two_tree --json"
+    words = f"bench all_reduce two_tree -p 3 --dtype {dtype} --op {op} --bytes 1K --json"
     _, out, err = run(capsys, *words.split())
     assert [json.loads(line)["wrong"] for line in out.splitlines()] == [0], err
 

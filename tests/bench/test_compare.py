@@ -212,20 +212,9 @@ def test_two_real_runs(tmp_path: Path, capsys: Capture) -> None:
 
     The figure is written.
     """
-    for name, sizes in ("a", ["4"]), ("b", ["4", "1K"]):
-        code, printed, errors = run(
-            capsys,
-            "bench",
-            "--ranks",
-            "2",
-            "--algorithm",
-            "ring",
-            "--bytes",
-            *sizes,
-            "--repetitions",
-            "5",
-            "--json",
-        )
+    for name, sizes in ("a", "4"), ("b", "4 1K"):
+        words = f"bench all_reduce ring -p 2 --bytes {sizes} --repetitions 5 --json"
+        code, printed, errors = run(capsys, *words.split())
         assert code == 0, errors
         (tmp_path / f"{name}.jsonl").write_text(printed)
     files = [str(tmp_path / f"{name}.jsonl") for name in "ab"]

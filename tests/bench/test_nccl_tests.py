@@ -55,7 +55,7 @@ def parsed(text: str) -> dict[str, list[tuple[str, ...]]]:
 
 @pytest.mark.integration
 def test_a_parser_of_nccl_tests_and_our_own_reader_take_the_table(capsys: Capture) -> None:
-    words = "bench --nccl-tests --collective all_reduce all_to_all reduce_scatter --root 0 --ranks 3 -b 12 -e 4K -f 4"
+    words = "bench all_reduce all_to_all reduce_scatter --nccl-tests --root 0 -p 3 -b 12 -e 4K -f 4"
     code, out, err = run(capsys, *words.split(), "--repetitions", "3", "--dtype", "float16")
     assert code == 0, err
     found = parsed(out)
@@ -147,7 +147,7 @@ def test_what_was_measured_before_ranks_failed_is_printed(
 
     monkeypatch.setattr("collectives.bench.check_here", lambda _: None)
     monkeypatch.setattr("collectives.bench.bench", fails)
-    words = "bench --nccl-tests --collective broadcast --backend nccl -b 8 -e 64"
+    words = "bench broadcast --nccl-tests --backend nccl -b 8 -e 64"
     code, out, err = run(capsys, *words.split())
     assert (code, len(parsed(out)["broadcast"])) == (1, 1)
     assert "rank 3 is late" in err

@@ -284,29 +284,29 @@ def test_verify_all_stops_at_the_first_fault(
 def test_bench_measures_by_default_what_settings_does() -> None:
     arguments = parser(["bench"]).parse_args(["bench"])
     assert settings(arguments) == [[Settings()]]
-    assert {*FIELDS, "collective", "ranks", "bytes"} == set(Settings.model_fields)
+    assert {*FIELDS, "algorithms", "collective", "ranks", "bytes"} == set(Settings.model_fields)
 
 
 @pytest.mark.parametrize(
     ("words", "changed"),
     [
         (
-            "--algorithm ring tree --backend p2p gloo",
+            "all_reduce ring tree --backend p2p gloo",
             {"algorithms": ["ring", "tree"], "backends": ["p2p", "gloo"]},
         ),
         (
             "--bytes 4 64K --warmups 0 --repetitions 10000",
             {"bytes": [4, 65536], "warmups": 0, "repetitions": 10_000},
         ),
-        ("--segments 2 --algorithm two_tree", {"segments": 2, "algorithms": ["two_tree"]}),
+        ("all_reduce two_tree --segments 2", {"segments": 2, "algorithms": ["two_tree"]}),
         (
-            "--collective reduce --root 3 --timeout 1.5",
+            "reduce --root 3 --timeout 1.5",
             {"collective": "reduce", "root": 3, "timeout": 1.5},
         ),
-        ("--in-place --collective gather", {"in_place": True, "collective": "gather"}),
+        ("gather --in-place", {"in_place": True, "collective": "gather"}),
         ("--no-in-place", {"in_place": False}),
         (
-            "--ranks 3 --machine summit --op max --dtype int32",
+            "-p 3 --machine summit --op max --dtype int32",
             {"ranks": 3, "machine": "summit", "op": "max"},
         ),
     ],
@@ -315,6 +315,29 @@ def test_what_is_typed_is_what_is_measured(words: str, changed: dict[str, Any]) 
     arguments = parser(["bench"]).parse_args(["bench", *words.split()])
     ((made,),) = settings(arguments)
     assert made == Settings(**changed | {"dtype": made.dtype})
+
+
+@pytest.mark.parametrize(
+    ("words", "earlier"),
+    [
+        ("broadcast", "--collective broadcast"),
+        ("all_reduce ring tree -p 2 3", "--algorithm ring tree --ranks 2 3"),
+        ("all_gather broadcast", "--collective all_gather broadcast"),
+        (
+            "reduce broadcast chain binomial",
+            "--collective reduce broadcast --algorithm chain binomial",
+        ),
+        ("broadcast chain", "broadcast --algorithm chain"),
+        ("--where loopback all_reduce ring", "--where loopback --algorithm ring"),
+    ],
+)
+def test_words_stand_for_the_earlier_options_of_bench(words: str, earlier: str) -> None:
+    asked, same = (
+        settings(parser(["bench"]).parse_args(["bench", *typed.split()]))
+        for typed in (words, earlier)
+    )
+    assert asked == same
+    assert asked != [[Settings()]]
 
 
 NUMPY_ALONE = [

@@ -60,7 +60,7 @@ VERBS = {
     "show": "show all_reduce {} -p 2",
     "verify": "verify all_reduce {} -p 2",
     "simulate": "simulate all_reduce {} -p 2 --bytes 8",
-    "bench": "bench --algorithm {} --ranks 2",
+    "bench": "bench all_reduce {} -p 2",
 }
 
 
@@ -80,19 +80,8 @@ def test_every_verb_takes_a_schedule_of_ones_own(capsys: Capture, own: str) -> N
     assert (
         json.loads(run(capsys, "list", swap, "-p", "2", "--json")[1].splitlines()[-1])["steps"] == 1
     )
-    code, out, _ = run(
-        capsys,
-        "bench",
-        "--algorithm",
-        swap,
-        "--ranks",
-        "2",
-        "--bytes",
-        "4K",
-        "--repetitions",
-        "3",
-        "--json",
-    )
+    words = f"bench all_reduce {swap} -p 2 --bytes 4K --repetitions 3 --json"
+    code, out, _ = run(capsys, *words.split())
     assert (code, json.loads(out)["wrong"], json.loads(out)["algorithm"]) == (0, 0, swap)
 
 

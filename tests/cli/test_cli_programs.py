@@ -41,11 +41,11 @@ def test_simulate_counts_the_messages_of_the_program(capsys: Capture, folder: Pa
     assert row["bytes_by_link"] == {"network": 12 * 1000}
 
 
-@pytest.mark.parametrize("verb", ["show", "simulate", "bench --algorithm"])
+@pytest.mark.parametrize("verb", ["show", "simulate", "bench"])
 def test_what_a_file_is_not_is_said_in_one_line(capsys: Capture, folder: Path, verb: str) -> None:
     for name, extra, fault in (
         ("none", "", "none.xml: there is no such file"),
-        ("ring", "--root 1 -p 3" if verb != "bench --algorithm" else "--ranks 4", ""),
+        ("ring", "--root 1 -p 3" if verb != "bench" else "-p 4", ""),
         ("chain", "", "there is no such file"),
         (
             "relay",
@@ -104,7 +104,7 @@ def test_ranks_end_with_the_right_elements(
 ) -> None:
     files = [f"{folder}/{name}.xml" for name in ALIKE[collective, p]]
     sizes = "--bytes 8 4K 40008 256K --repetitions 2 --warmups 1 --dtype int64 --json"
-    code, out, err = run(capsys, "bench", "--algorithm", *files, *sizes.split())
+    code, out, err = run(capsys, "bench", *files, *sizes.split())
     assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (
         0,
         [0] * 4 * len(files),

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "collectives"]
 WORKING = {
     "verify": "verify --all",
     "simulate": "simulate all_reduce ring -p 1000000 --bytes 8",
-    "bench": "bench --repetitions 10000 --bytes 4M --ranks 2",
+    "bench": "bench all_reduce --repetitions 10000 --bytes 4M -p 2",
     "calibrate": "calibrate --repetitions 10000",
 }
 CHILDREN = {"verify": 1, "simulate": 0, "bench": 2, "calibrate": 2}
@@ -144,7 +144,7 @@ def test_what_nohup_starts_outlives_its_terminal() -> None:
 
 def test_a_reader_that_goes_ends_the_ranks() -> None:
     done = shell(
-        "C bench --bytes 4 8 --repetitions 2 --ranks 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}"
+        "C bench all_reduce --bytes 4 8 --repetitions 2 -p 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}"
     )
     assert (done.stdout, done.stderr) == ("141\n", "")
 

@@ -15,7 +15,7 @@ from command import Capture, finished, run
         ("show allreduce ring", "did you mean 'all_reduce'?"),
         ("show broadcast tree", "did you mean 'binomial'?"),
         (
-            "bench --collective broadcast gather --op avg",
+            "bench broadcast gather --op avg",
             "broadcast, gather takes no --op: got avg, expected none",
         ),
         (

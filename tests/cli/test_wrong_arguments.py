@@ -55,6 +55,17 @@ WRONG = [
     ("show all_reduce ring --root 0", "all_reduce ring takes no --root: got 0, expected none"),
     ("simulate all_reduce ring --segments 2", "all_reduce ring takes no --segments: got 2"),
     ("export all_reduce ring --to msccl --segments 2", "all_reduce ring takes no --segments"),
+    (
+        "bench reduce --collective broadcast",
+        "collective: got reduce and --collective broadcast, expected one of the two",
+    ),
+    (
+        "bench all_reduce ring tree --algorithm ring",
+        "algorithm: got ring tree and --algorithm ring, expected one of the two",
+    ),
+    ("bench ring all_reduce", "unknown collective 'ring'; known are broadcast"),
+    ("bench all_reduce rnig", "no algorithm 'rnig' for 'all_reduce'; all_reduce has one_shot"),
+    ("bench all_reduce --where loopback ring", "too many arguments for bench: got 'ring'"),
     ("bench --root 3", "all_reduce takes no --root: got 3, expected none"),
     ("verify --all -p 4", "--all takes no --ranks: got 4, expected none"),
     ("verify a.xml --max-ranks 4", "FILE takes no --max-ranks: got 4, expected none"),
@@ -173,7 +184,7 @@ WRONG = [
         "got 1, expected none for GOAL, whose ranks do the",
     ),
     (
-        "bench --algorithm in_network --ranks 2",
+        "bench all_reduce in_network -p 2",
         "got 1, expected none for bench, which runs on ranks",
     ),
     # runs to compare
@@ -192,7 +203,7 @@ WRONG = [
     ("compare . ring.xml", ".: got a folder without rows, expected one with files NAME.parquet"),
     ("compare a b --csv --json", "not allowed with argument"),
     # a schedule of one's own
-    ("bench --algorithm mine.py:wrong --ranks 2", "0 times, not 1"),
+    ("bench all_reduce mine.py:wrong -p 2", "0 times, not 1"),
     ("show all_reduce mine.py:no", "has no function 'no'"),
     ("show all_reduce nowhere.py:no", "there is no file nowhere.py"),
     ("list nowhere.py:no", "there is no file nowhere.py"),

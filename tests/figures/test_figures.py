@@ -192,8 +192,8 @@ def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:
         "settings": [settings, settings | {"ranks": 5}],
         "variables": {"COLLECTIVES_TRANSPORT": "tcp"},
     }
-    one = "--collective broadcast --ranks 3 5 --where loopback --repetitions 20 --warmups 3 "
-    one = f"COLLECTIVES_TRANSPORT=tcp collectives bench {one}--algorithm binomial chain --backend p2p --bytes 4 8"
+    one = "COLLECTIVES_TRANSPORT=tcp collectives bench broadcast binomial chain -p 3 5 "
+    one += "--where loopback --repetitions 20 --warmups 3 --backend p2p --bytes 4 8"
     assert measured.command(record, "results/mine/broadcasts") == one
     other = f"{one.replace('3 5', '3')} --back-to-back --persistent"
     both = record | {"settings": [*record["settings"], prepared]}

@@ -87,7 +87,7 @@ def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
         (["no-such-program", "x"], "cannot start no-such-program: No such file or directory"),
         (
             [
-                *f"{sys.executable} -m collectives bench --ranks 4 --bytes 4 --where torchrun".split()
+                *f"{sys.executable} -m collectives bench all_reduce -p 4 --bytes 4 --where torchrun".split()
             ],
             "collectives: too few torchrun processes: got 1, expected at least 4",
         ),

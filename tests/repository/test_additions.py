@@ -156,7 +156,7 @@ def test_an_algorithm_is_a_function_and_an_entry_and_a_machine_is_a_file(copy: C
     simulate = "simulate all_reduce {} -p 6 --bytes 64K --machine two-rooms"
     there, back = (copy.rows(simulate.format(name))[0] for name in ("ring", "mirrored"))
     assert (there["machine"], there["seconds"]) == ("two-rooms", back["seconds"])
-    (row,) = copy.rows("bench --algorithm mirrored --ranks 3 --bytes 64 --repetitions 2")
+    (row,) = copy.rows("bench all_reduce mirrored -p 3 --bytes 64 --repetitions 2")
     assert (row["algorithm"], row["wrong"]) == ("mirrored", 0)
 
 
@@ -166,9 +166,11 @@ def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
     copy.insert(PACKAGE / "backends" / "__init__.py", '    "gloo": ', entry)
     (found,) = (row for row in copy.rows("backends") if row["backend"] == "gathered")
     assert found["absent"] is None
-    rows = copy.rows("bench --backend gathered gloo --ranks 3 --bytes 64 --repetitions 2")
+    rows = copy.rows("bench all_reduce --backend gathered gloo -p 3 --bytes 64 --repetitions 2")
     assert [(row["backend"], row["wrong"]) for row in rows] == [("gathered", 0), ("gloo", 0)]
-    refused = copy.collectives("bench --backend gathered --ranks 3 --bytes 64 --op max", code=2)
+    refused = copy.collectives(
+        "bench all_reduce --backend gathered -p 3 --bytes 64 --op max", code=2
+    )
     assert "gathered has no 'max'" in refused
 
 

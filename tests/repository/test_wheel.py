@@ -26,7 +26,7 @@ ENVIRONMENT = {
     if name not in {"PYTHONPATH", "COLLECTIVES_TASKS"}
 }
 RING = ROOT / "assignments" / "ring"
-BENCH = "bench --ranks 3 --bytes 64 --repetitions 2 --backend"
+BENCH = "bench all_reduce -p 3 --bytes 64 --repetitions 2 --backend"
 RUN = "run all-reduce-sweep.ipynb -p ranks=2 -p sizes=[4,64] -p repetitions=3 --output small"
 # Of each extra the commands that need it, and what they print.
 COMMANDS = {

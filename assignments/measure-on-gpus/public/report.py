@@ -63,7 +63,7 @@ def one_shot():
             (row["algorithm"], row["bytes"]): [us * 1e-6 for us in row["samples"]] for row in found
         }
         rows = [{"bytes": n} | {name: samples[name, n] for name in names} for n in SIZES]
-        command = "collectives bench --algorithm one_shot ring"
+        command = "collectives bench all_reduce one_shot ring -p 4"
     single = [
         [{"bytes": r["bytes"], "seconds": s} for r in rows for s in r[name]]
         for name in ("one_shot", "ring")

@@ -286,7 +286,11 @@ def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
         "--where", default="loopback", help="what starts the ranks (default loopback)"
     )
     parser.add_argument(
-        "--ranks", type=ranks, default=2, help="the first and the last are measured (default 2)"
+        "-p",
+        "--ranks",
+        type=ranks,
+        default=2,
+        help="the first and the last are measured (default 2)",
     )
     parser.add_argument(
         "--repetitions", type=repetitions, default=50, help="of each message (default 50)"

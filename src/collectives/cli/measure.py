@@ -12,16 +12,15 @@ from collectives.algorithms import build, is_program, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited, save
 from collectives.codecs import CODECS
-from collectives.core.contracts import REDUCING, ROOTED
-from collectives.errors import explain
+from collectives.core.contracts import CONTRACTS, REDUCING, ROOTED
+from collectives.errors import explain, unknown
 
 if TYPE_CHECKING:
     from collectives.bench import Row, Settings
 
 # The options of `bench` that are fields of `collectives.bench.Settings`, with the same defaults.
-FIELDS: tuple[str, ...] = ("algorithms", "backends", "where", "dtype", "op", "root", "in_place")
+FIELDS: tuple[str, ...] = ("backends", "where", "dtype", "op", "root", "in_place", "back_to_back")
 FIELDS += (
-    "back_to_back",
     "persistent",
     "segments",
     "machine",
@@ -40,24 +39,14 @@ HEAD = (
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options. `Settings` have the limits of their values."""
     add, number = parser.add_argument, whole(least=0)
-    add(
-        "--collective",
-        nargs="+",
-        metavar="COLLECTIVE",
-        help="one after the other (default all_reduce)",
-    )
-    text = "ours, FILE.py:FUNCTION, or FILE.xml (MSCCL), which has its own collective and ranks (default auto)"
-    add(
-        "--algorithm",
-        nargs="+",
-        default=["auto"],
-        dest="algorithms",
-        metavar="ALGORITHM",
-        help=text,
-    )
+    text = "such as all_reduce (the default), or several; not before FILE.xml, which has its own"
+    add("collective", nargs="?", help=text)
+    text = "such as ring two_tree, FILE.py:FUNCTION or FILE.xml (MSCCL), for our back ends (default auto)"
+    add("algorithms", nargs="*", metavar="algorithm", help=text)
     text = "`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)"
     add("--backend", nargs="+", default=["p2p"], dest="backends", metavar="BACKEND", help=text)
-    add("--ranks", nargs="+", type=number, metavar="RANKS", help="one launch for each (default 4)")
+    text = "one launch for each (default 4)"
+    add("-p", "--ranks", nargs="+", type=number, metavar="RANKS", help=text)
     text = (
         "what starts ranks: loopback, slurm, cluster:5ms,25MB/s …; "
         "Horovod and MPI have their own, except on a cluster"
@@ -106,19 +95,48 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     printed.add_argument(
         "--nccl-tests", action="store_true", help="nccl-tests' table: out of place and in place"
     )
+    earlier = parser.add_argument_group("earlier forms of the collectives and algorithms")
+    earlier.add_argument("--collective", nargs="+", dest="old_collectives", metavar="COLLECTIVE")
+    earlier.add_argument("--algorithm", nargs="+", dest="old_algorithms", metavar="ALGORITHM")
 
 
 def _bench(arguments: argparse.Namespace) -> int:
     """Print a table for each number of ranks. Return 1 if elements were wrong."""
     from collectives.bench import check_here
 
-    with limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
+    _, algorithms = named(arguments)
+    with limit(arguments.timeout, " ".join(["bench", *algorithms])):
         launches = settings(arguments)
     check_here([one for wanted in launches for one in wanted])
     wrong = sum(_measure(wanted, arguments) for wanted in launches)
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
     return int(wrong > 0)
+
+
+def named(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the collectives and the algorithms that were typed, as words or by the earlier options.
+
+    The words are collectives first, then algorithms; either list may be empty.
+    """
+    algorithms = [arguments.collective, *arguments.algorithms] if arguments.collective else []
+    collectives = []
+    while algorithms and algorithms[0] in CONTRACTS:
+        collectives.append(algorithms.pop(0))
+    if algorithms and not collectives and not is_program(algorithms[0]):
+        raise ValueError(unknown("collective", algorithms[0], CONTRACTS))
+    return (
+        _once("collective", collectives, arguments.old_collectives),
+        _once("algorithm", algorithms, arguments.old_algorithms),
+    )
+
+
+def _once(what: str, words: list[str], option: list[str] | None) -> list[str]:
+    """Return what was typed as words or by an option. Raises ValueError for both."""
+    if words and option:
+        got = f"{' '.join(words)} and --{what} {' '.join(option)}"
+        raise ValueError(f"{what}: got {got}, expected one of the two")
+    return words or option or []
 
 
 def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
@@ -129,10 +147,11 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
 
     default = Settings.model_construct()
     collective, ranks, typed = default.collective, default.ranks, _sizes(arguments)
-    if files := [name for name in arguments.algorithms if is_program(name)]:
+    collectives, algorithms = named(arguments)
+    if files := [name for name in algorithms if is_program(name)]:
         program = own(files[0])(ranks)
         collective, ranks = program.collective, program.p
-    collectives = arguments.collective or [collective]
+    collectives = collectives or [collective]
     if arguments.root and not set(collectives) & set(ROOTED):
         raise ValueError(
             f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none"
@@ -142,7 +161,9 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
             f"{', '.join(collectives)} takes no --op: got {arguments.op}, expected none: it adds nothing"
         )
     given = {name: value for name in FIELDS if (value := getattr(arguments, name)) is not None}
-    given |= {"bytes": typed} if typed else {}
+    given["algorithms"] = algorithms or default.algorithms
+    if typed:
+        given["bytes"] = typed
     try:
         return [
             [Settings(collective=each, ranks=p, **given) for each in collectives]

@@ -256,22 +256,14 @@ def command(record: dict[str, Any], stem: str | Path) -> str:
 
 def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
     """Return a command for settings that differ in their number of ranks only."""
-    several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
     ranks = " ".join(str(each["ranks"]) for each in wanted)
-    settings = wanted[0] | {
-        "ranks": ranks,
-        "bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]],
-    }
-    single = [
-        "collective",
-        "ranks",
-        "where",
-        "repetitions",
-        "warmups",
-        *["dtype"][: settings["dtype"] != "float32"],
-    ]
-    options = [f"--{each} {settings[each]}" for each in single]
-    options += [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
+    settings = wanted[0] | {"bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]]}
+    options = [settings["collective"], *settings["algorithms"], f"-p {ranks}"]
+    options += [f"--{each} {settings[each]}" for each in ("where", "repetitions", "warmups")]
+    if settings["dtype"] != "float32":
+        options.append(f"--dtype {settings['dtype']}")
+    options.append(f"--backend {' '.join(settings['backends'])}")
+    options.append(f"--bytes {' '.join(settings['bytes'])}")
     flags = {"back_to_back": "--back-to-back", "persistent": "--persistent"}
     options += [flag for name, flag in flags.items() if settings.get(name)]
     return " ".join(
