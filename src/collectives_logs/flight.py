@@ -47,19 +47,17 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
     dumps: dict[int, Dump] = {}
     broken: list[LogError] = []
     left = PickledParts()
+    entries_each = max(FEWEST, MAX_ENTRIES // len(paths))
     for path in paths:
         try:
-            dump = read(path, max(FEWEST, MAX_ENTRIES // len(paths)), left)
+            dump = read(path, entries_each, left)
         except LogError as error:
             broken.append(error)
             continue
-        if dump.rank in dumps:
-            broken.append(
-                LogError(
-                    f"{path}: got another dump of rank {dump.rank}, beside {dumps[dump.rank].path}"
-                )
-            )
-        dumps.setdefault(dump.rank, dump)
+        known = dumps.setdefault(dump.rank, dump)
+        if known is not dump:
+            twice = f"{path}: got another dump of rank {dump.rank}, beside {known.path}"
+            broken.append(LogError(twice))
     if broken and not dumps:
         raise broken[0]
     yield from findings([dumps[rank] for rank in sorted(dumps)], broken)
@@ -67,40 +65,59 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
 def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator[Finding]:
     """Yield what the dumps are, then the causes of a hang before its effects."""
-    groups, by_rank = groups_of(dumps), {dump.rank: dump for dump in dumps}
+    groups = groups_of(dumps)
+    by_rank = {dump.rank: dump for dump in dumps}
     yield _job(dumps, groups)
-    for error in broken[:MAX_NAMED]:
-        yield Finding("unreadable", str(error))
-    for dump in [dump for dump in dumps if dump.left_out][:MAX_NAMED]:
-        calls = many(dump.left_out, "recorded call")
-        yield finding("flight.unreadable", Place(dump.path), calls=calls, rank=dump.rank)
+    yield from _unreadable(dumps, broken)
     yield from _versions(dumps)
-    odd = [(of, *found) for of in groups if (found := _first_odd(of))]
-    for of, key, differs in odd:
-        yield _differs(of, key, differs, by_rank)
-    waits = [wait for of in groups for wait in (*waits_of(of, set(by_rank)), *message_waits(of))]
+    differing: set[tuple[int, CallNumber]] = set()
+    for group in groups:
+        first_odd = _first_odd(group)
+        if first_odd:
+            key, odd = first_odd
+            differing.add((id(group), key))
+            yield _differs(group, key, odd, by_rank)
+    waits: list[WaitingCall] = []
+    for group in groups:
+        waits.extend(waits_of(group, set(by_rank)))
+        waits.extend(message_waits(group))
     for circle in islice(cycles(waits), MAX_NAMED):
         yield _crossed(circle, by_rank)
-    shown = {(id(of), key) for of, key, _ in odd}
-    yield from _waits(
-        [wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in shown], by_rank
-    )
+    # In a call that differs, ranks wait because of the difference, which has been told.
+    untold = [wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in differing]
+    yield from _waits(untold, by_rank)
+    for group in groups:
+        yield from _messages(group, by_rank)
+    if waits or differing:
+        return
     files = {dump.rank: Place(dump.path) for dump in dumps}
-    for of in groups:
-        yield from _messages(of, by_rank)
-    for of in groups if not waits and not odd else ():
-        yield from _slow_links(of, files)
-        yield from _stragglers(of, files)
+    for group in groups:
+        yield from _slow_links(group, files)
+        yield from _stragglers(group, files)
+
+
+def _unreadable(dumps: Sequence[Dump], broken: Sequence[LogError]) -> Iterator[Finding]:
+    """Yield the files that cannot be read, and the dumps of which calls were left out."""
+    for error in broken[:MAX_NAMED]:
+        yield Finding("unreadable", str(error))
+    in_part = [dump for dump in dumps if dump.left_out]
+    for dump in in_part[:MAX_NAMED]:
+        calls = many(dump.left_out, "recorded call")
+        yield finding("flight.unreadable", Place(dump.path), calls=calls, rank=dump.rank)
 
 
 def _job(dumps: Sequence[Dump], groups: Sequence[ProcessGroup]) -> Finding:
     versions = sorted({dump.version or "?" for dump in dumps})
-    count = sum(len(dump.entries) for dump in dumps)
-    found = f"{many(len(dumps), 'rank')}, {many(len(groups), 'process group')}, {many(count, 'recorded call')}"
-    expected = {rank for of in groups for rank in of.ranks}
-    lacking = expected - {dump.rank for dump in dumps}
+    sizes = [
+        many(len(dumps), "rank"),
+        many(len(groups), "process group"),
+        many(sum(len(dump.entries) for dump in dumps), "recorded call"),
+        f"version {named(versions)}",
+    ]
+    lacking: set[int] = set().union(*(group.ranks for group in groups))
+    lacking -= {dump.rank for dump in dumps}
     more = f"; without a dump: {ranks(lacking)}" if lacking else ""
-    return Finding("dumps", f"{found}, version {named(versions)}{more}", at=(Place(dumps[0].path),))
+    return Finding("dumps", ", ".join(sizes) + more, at=(Place(dumps[0].path),))
 
 
 def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
@@ -108,58 +125,64 @@ def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
     by_version: dict[str, list[int]] = {}
     for dump in dumps:
         by_version.setdefault(dump.library or "an unknown version", []).append(dump.rank)
-    if len(by_version) > 1:
-        few = sorted(by_version.items(), key=lambda item: len(item[1]))
-        at = places(dump.path for dump in dumps if dump.rank in few[0][1])
-        yield finding(
-            "flight.versions",
-            *at,
-            found=named([f"{ranks(those)}: {version}" for version, those in few]),
-        )
+    if len(by_version) < 2:
+        return
+    fewest_first = sorted(by_version.items(), key=lambda item: len(item[1]))
+    texts = [f"{ranks(those)}: {version}" for version, those in fewest_first]
+    _, fewest = fewest_first[0]
+    at = places(dump.path for dump in dumps if dump.rank in fewest)
+    yield finding("flight.versions", *at, found=named(texts))
 
 
-def _first_odd(of: ProcessGroup) -> tuple[CallNumber, Odd] | None:
+def _first_odd(group: ProcessGroup) -> tuple[CallNumber, Odd] | None:
     """Return the first call of a group in which its ranks differ."""
-    keys = {key for calls in of.calls.values() for key in calls}
+    keys: set[CallNumber] = set().union(*group.calls.values())
     for key in sorted(keys):
-        calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
-        lacking = [
-            rank
-            for rank, (first, last) in of.spans.items()
-            if first < key < last and rank not in calls
-        ]
+        calls = _calls_of(group, key)
+        lacking = []
+        for rank, (first, last) in group.spans.items():
+            if first < key < last and rank not in calls:
+                lacking.append(rank)
         if lacking:
-            return key, Odd(
-                "operation", tuple(lacking), f"{ranks(lacking)}: no such call; {ranks(calls)}: one"
-            )
-        if len(calls) > 1 and (odd := disagreement(calls, len(of.ranks))):
-            return key, odd
+            text = f"{ranks(lacking)}: no such call; {ranks(calls)}: one"
+            return key, Odd("operation", tuple(lacking), text)
+        if len(calls) > 1:
+            odd = disagreement(calls, len(group.ranks))
+            if odd:
+                return key, odd
     return None
 
 
-def _differs(of: ProcessGroup, key: CallNumber, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
-    calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
+def _calls_of(group: ProcessGroup, key: CallNumber) -> dict[int, Entry]:
+    """Return the call of this number by each rank that has it."""
+    return {rank: made[key] for rank, made in group.calls.items() if key in made}
+
+
+def _differs(group: ProcessGroup, key: CallNumber, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
+    calls = _calls_of(group, key)
     others = [rank for rank in calls if rank not in odd.culprits]
-    shown = [odd.culprits[0], *others[:1]] if others else [*odd.culprits[:2]]
+    shown = list(odd.culprits[:2])
+    if others:
+        shown = [odd.culprits[0], others[0]]
+    described = [f"rank {rank}: {_describe(calls[rank])}" for rank in shown if rank in calls]
     return finding(
         f"flight.other {odd.kind}",
         *_places(dumps, shown),
         ranks=ranks(odd.culprits) if others else "all ranks",
         number=_number(key),
-        group=of,
+        group=group,
         differ=odd.text,
-        calls="; ".join(
-            f"rank {rank}: {_describe(calls[rank])}" for rank in shown if rank in calls
-        ),
-        shifted=_shifted(of, key, odd, others),
+        calls="; ".join(described),
+        shifted=_shifted(group, key, odd, others),
     )
 
 
-def _shifted(of: ProcessGroup, key: CallNumber, odd: Odd, others: Sequence[int]) -> str:
+def _shifted(group: ProcessGroup, key: CallNumber, odd: Odd, others: Sequence[int]) -> str:
     """Return that the culprit is a call ahead or behind, if so: one that it left out, or made twice."""
     if odd.kind != "operation" or not others:
         return ""
-    mine, theirs = of.calls[odd.culprits[0]], of.calls[others[0]]
+    mine = group.calls[odd.culprits[0]]
+    theirs = group.calls[others[0]]
     after = (key[0] + 1, 0)
     if key in mine and after in theirs and _signature(mine[key]) == _signature(theirs[after]):
         return f"; its call {_number(key)} is the others' next one: it left one out"
@@ -173,13 +196,13 @@ def _signature(entry: Entry) -> tuple[str, int, int]:
 
 
 def _crossed(circle: Sequence[WaitsFor], dumps: Mapping[int, Dump]) -> Finding:
-    steps = [
-        f"rank {link.rank} waits in {_call(link.wait, link.wait.waiting[link.rank])} for rank {link.other}"
-        for link in circle[:MAX_NAMED]
-    ]
+    steps = []
+    for link in circle[:MAX_NAMED]:
+        call = _call(link.wait, link.wait.waiting[link.rank])
+        steps.append(f"rank {link.rank} waits in {call} for rank {link.other}")
     members = f"{ranks(link.rank for link in circle)} wait for each other in a circle"
     alone = [link.rank for link in circle if len(link.wait.waiting) == 1]
-    if len(alone) == 1 < len(circle) and any(len(link.wait.waiting) > 1 for link in circle):
+    if len(alone) == 1 and len(circle) > 1:
         members = f"rank {alone[0]} calls in another order than the others, and {members}"
     at = _places(dumps, [link.rank for link in circle])
     return finding("flight.crossed order", *at, found=f"{members}: {'; '.join(steps)}")
@@ -195,9 +218,8 @@ def _waits(waits: Sequence[WaitingCall], dumps: Mapping[int, Dump]) -> Iterator[
     effects = []
     for wait in waits:
         culprits = tuple(rank for rank in wait.absent if rank not in stuck)
-        if (wait.absent and not culprits and not wait.is_called) or (
-            culprits and culprits in shown
-        ):
+        only_stuck = wait.absent and not culprits and not wait.is_called
+        if only_stuck or (culprits and culprits in shown):
             effects.append(wait)
         elif len(shown) < MAX_NAMED:
             shown.append(culprits)
@@ -205,9 +227,8 @@ def _waits(waits: Sequence[WaitingCall], dumps: Mapping[int, Dump]) -> Iterator[
     if effects:
         first = effects[0]
         such = f"{_those(first)} in {_call(first)} for {ranks(first.absent)}"
-        yield Finding(
-            "effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {such}"
-        )
+        count = many(len(effects), "more call")
+        yield Finding("effects", f"{count} in which ranks wait, such as: {such}")
 
 
 def _never(wait: WaitingCall, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Finding:
@@ -219,127 +240,138 @@ def _never(wait: WaitingCall, culprits: Sequence[int], dumps: Mapping[int, Dump]
         return finding("flight.no dump", *at, ranks=ranks(gone), rank=gone[0], **waiting)
     entry = next(iter(wait.waiting.values()))
     if entry.ends:
-        last = f"rank {here[0]} made no {'receive' if entry.operation == 'send' else 'send'} for it"
+        lacking = "receive" if entry.operation == "send" else "send"
+        last = f"rank {here[0]} made no {lacking} for it"
     else:
         last = "; ".join(_last(wait.group, rank) for rank in here[:MAX_NAMED])
     more = f"; {ranks(gone)} left no dump" if gone else ""
-    calls = dumps[here[0]].entries
-    after = f"after {_describe(calls[-1])} in group {calls[-1].group}, " if calls else ""
-    return finding(
-        "flight.never arrived", *at, last=last, more=more, after=after, rank=here[0], **waiting
-    )
+    after = ""
+    if dumps[here[0]].entries:
+        before = dumps[here[0]].entries[-1]
+        after = f"after {_describe(before)} in group {before.group}, "
+    values = {"last": last, "more": more, "after": after, "rank": here[0]}
+    return finding("flight.never arrived", *at, **values, **waiting)
 
 
-def _last(of: ProcessGroup, rank: int) -> str:
+def _last(group: ProcessGroup, rank: int) -> str:
     """Return what a rank that is behind called last."""
-    key = of.last(rank)
-    if rank in of.spans:
-        return (
-            f"rank {rank} made call {_number(key)} of {of} last ({_describe(of.calls[rank][key])})"
-        )
-    if rank not in of.knowing:
-        return f"rank {rank} does not know {of}: it did not make it, or lazily"
-    return f"rank {rank} made no call of {of}" + (
-        "" if rank in of.whole else " among its last ones"
-    )
+    if rank in group.spans:
+        key = group.last(rank)
+        call = _describe(group.calls[rank][key])
+        return f"rank {rank} made call {_number(key)} of {group} last ({call})"
+    if rank not in group.knowing:
+        return f"rank {rank} does not know {group}: it did not make it, or lazily"
+    as_far = "" if rank in group.whole else " among its last ones"
+    return f"rank {rank} made no call of {group}{as_far}"
 
 
 def _unfinished(wait: WaitingCall, dumps: Mapping[int, Dump]) -> Finding:
     """Return what a call that all have called waits for."""
-    at, call = _places(dumps, [*wait.absent, *wait.waiting]), _call(wait)
-    if late := _late(wait):
+    call = _call(wait)
+    late = _late(wait)
+    if late:
         at = _places(dumps, [*late, *wait.waiting])
-        seconds = max(late.values())
-        return finding(
-            "flight.late", *at, ranks=ranks(late), rank=next(iter(late)), seconds=seconds, call=call
-        )
+        values = {"ranks": ranks(late), "rank": next(iter(late))}
+        return finding("flight.late", *at, **values, seconds=max(late.values()), call=call)
+    at = _places(dumps, [*wait.absent, *wait.waiting])
     if wait.absent:
         absent = {"ranks": ranks(wait.absent), "rank": wait.absent[0]}
         return finding("flight.not started", *at, **absent, call=call, waiting=_those(wait))
-    some = {
-        "ranks": ranks(wait.waiting),
-        "rank": min(wait.waiting),
-        "call": call,
-        "group": wait.group,
-    }
     is_part = len(wait.waiting) < len(wait.group.ranks)
     return finding(
-        "flight.not completed by some" if is_part else "flight.not completed", *at, **some
+        "flight.not completed by some" if is_part else "flight.not completed",
+        *at,
+        ranks=ranks(wait.waiting),
+        rank=min(wait.waiting),
+        call=call,
+        group=wait.group,
     )
 
 
 def _late(wait: WaitingCall) -> dict[int, float]:
     """Return seconds after the first for each rank that called when the first one's timeout was over."""
-    calls = {rank: made[wait.key] for rank, made in wait.group.calls.items() if wait.key in made}
+    calls = _calls_of(wait.group, wait.key)
     if not all(entry.created and entry.timeout for entry in calls.values()):
         return {}
     first = min(entry.created for entry in calls.values())
-    over = {rank: (entry.created - first) / 1e9 for rank, entry in calls.items()}
-    return {
-        rank: seconds
-        for rank, seconds in over.items()
-        if seconds * 1000 >= ALMOST * calls[rank].timeout
-    }
+    late = {}
+    for rank, entry in calls.items():
+        seconds = (entry.created - first) / 1e9
+        if seconds * 1000 >= ALMOST * entry.timeout:
+            late[rank] = seconds
+    return late
 
 
-def _messages(of: ProcessGroup, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
+def _messages(group: ProcessGroup, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
     """Yield sends whose receive is for another size or dtype, where one of both is not completed."""
-    for (sender, receiver), (sends, receives) in pairs(of).items():
-        for i, (send, recv) in enumerate(zip(sends, receives, strict=False)):
-            fits = (
-                elements(send.inputs) == elements(recv.outputs)
-                and send.input_types == recv.output_types
+    for (sender, receiver), (sends, receives) in pairs(group).items():
+        for number, (send, recv) in enumerate(zip(sends, receives, strict=False)):
+            is_alike = elements(send.inputs) == elements(recv.outputs)
+            fits = is_alike and send.input_types == recv.output_types
+            are_done = send.state == "completed" and recv.state == "completed"
+            if fits or are_done:
+                continue
+            yield finding(
+                "flight.other message",
+                *_places(dumps, [sender, receiver]),
+                sender=sender,
+                receiver=receiver,
+                number=number,
+                group=group,
+                calls=f"{_describe(send)}; {_describe(recv)}",
             )
-            if not fits and not "completed" == send.state == recv.state:
-                calls = f"{_describe(send)}; {_describe(recv)}"
-                ends = {"sender": sender, "receiver": receiver, "number": i, "group": of}
-                yield finding(
-                    "flight.other message", *_places(dumps, [sender, receiver]), **ends, calls=calls
-                )
-                break
+            break
 
 
-def _stragglers(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
+def _stragglers(group: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
     """Yield for each kind of collective the rank that begins last: there it takes the least time."""
-    made = {rank: calls for rank, calls in of.calls.items() if calls}
-    if len(made) < len(of.ranks) or len(made) < 2:
+    made = {rank: calls for rank, calls in group.calls.items() if calls}
+    if len(made) < len(group.ranks) or len(made) < 2:
         return
     common = set.intersection(*(set(calls) for calls in made.values()))
     kinds: dict[tuple[str, int], list[list[int]]] = {}
     for key in sorted(common):
-        calls = [made[rank][key] for rank in of.ranks]
-        if all(call.lasted for call in calls):
+        calls = [made[rank][key] for rank in group.ranks]
+        nanoseconds = [call.lasted for call in calls]
+        if all(nanoseconds):
             kind = calls[0].operation, elements(calls[0].inputs)
-            kinds.setdefault(kind, []).append([call.lasted for call in calls])
-    members = [(f"rank {rank}", places[rank]) for rank in of.ranks]
-    for (operation, _), lasted in kinds.items():
-        yield from waiting_findings(operation, members, np.array(lasted, dtype=float).T / 1e3)
+            kinds.setdefault(kind, []).append(nanoseconds)
+    members = [(f"rank {rank}", places[rank]) for rank in group.ranks]
+    for (operation, _), by_call in kinds.items():
+        microseconds = np.array(by_call, dtype=float).T / 1e3
+        yield from waiting_findings(operation, members, microseconds)
 
 
-def _slow_links(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
+def _slow_links(group: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
     """Yield links whose messages took much longer than messages of their size on the median link."""
-    sizes: dict[int, dict[tuple[int, int], float]] = {}
-    for ends, (_, receives) in pairs(of).items():
-        times: dict[int, list[int]] = {}
+    for size, seconds_of in _seconds_of_links(group).items():
+        usual = float(np.median(list(seconds_of.values())))
+        for (sender, receiver), seconds in seconds_of.items():
+            if len(seconds_of) > 2 and seconds > SLOW_LINK * usual:
+                yield finding(
+                    "flight.slow link",
+                    places[receiver],
+                    sender=sender,
+                    receiver=receiver,
+                    time=duration(seconds),
+                    usual=duration(usual),
+                    size=size,
+                    links=len(seconds_of),
+                )
+
+
+def _seconds_of_links(group: ProcessGroup) -> dict[int, dict[tuple[int, int], float]]:
+    """Return by elements of a message the median seconds of each link that has enough of them."""
+    by_size: dict[int, dict[tuple[int, int], float]] = {}
+    for ends, (_, receives) in pairs(group).items():
+        lasted: dict[int, list[int]] = {}
         for entry in receives:
             if entry.lasted:
-                times.setdefault(elements(entry.outputs), []).append(entry.lasted)
-        for size, lasted in times.items():
-            if len(lasted) >= MIN_MESSAGES:
-                sizes.setdefault(size, {})[ends] = float(np.median(lasted)) / 1e9
-    for size, took in sizes.items():
-        usual = float(np.median([*took.values()]))
-        for (sender, receiver), seconds in took.items():
-            if len(took) > 2 and seconds > SLOW_LINK * usual:
-                found = {
-                    "time": duration(seconds),
-                    "usual": duration(usual),
-                    "size": size,
-                    "links": len(took),
-                }
-                yield finding(
-                    "flight.slow link", places[receiver], sender=sender, receiver=receiver, **found
-                )
+                lasted.setdefault(elements(entry.outputs), []).append(entry.lasted)
+        for size, nanoseconds in lasted.items():
+            if len(nanoseconds) >= MIN_MESSAGES:
+                by_size.setdefault(size, {})[ends] = float(np.median(nanoseconds)) / 1e9
+    return by_size
 
 
 def _those(wait: WaitingCall) -> str:
@@ -362,18 +394,17 @@ def _number(key: CallNumber) -> str:
 
 def _describe(entry: Entry) -> str:
     """Return the operation, its tensors and where the program called it."""
-    is_in = bool(entry.inputs)
-    shapes, types = (
-        (entry.inputs, entry.input_types) if is_in else (entry.outputs, entry.output_types)
-    )
-    sizes = named([f"[{', '.join(map(str, each))}]" for each in shapes])
-    kind = named(sorted(set(types)))
-    return (
-        entry.operation
-        + (f" of {kind} {sizes}" if shapes else "")
-        + (f" at {entry.frame}" if entry.frame else "")
-    )
+    shapes, types = entry.outputs, entry.output_types
+    if entry.inputs:
+        shapes, types = entry.inputs, entry.input_types
+    text = entry.operation
+    if shapes:
+        sizes = named([f"[{', '.join(map(str, sizes))}]" for sizes in shapes])
+        text += f" of {named(sorted(set(types)))} {sizes}"
+    if entry.frame:
+        text += f" at {entry.frame}"
+    return text
 
 
-def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:
-    return places(dumps[rank].path for rank in of if rank in dumps)
+def _places(dumps: Mapping[int, Dump], members: Sequence[int]) -> tuple[Place, ...]:
+    return places(dumps[rank].path for rank in members if rank in dumps)

@@ -37,12 +37,9 @@ class ProcessGroup:
     knowing: set[int] = field(default_factory=set)  # ranks whose dump names the group
 
     def __str__(self) -> str:
-        known = self.description not in ("", "undefined", self.name)
-        return (
-            f"group {self.name} ({self.description})"
-            if known
-            else f"group {self.name or '(no name)'}"
-        )
+        if self.description in ("", "undefined", self.name):
+            return f"group {self.name or '(no name)'}"
+        return f"group {self.name} ({self.description})"
 
     def last(self, rank: int) -> CallNumber:
         """Return the last call of a rank, below all others if it made none."""
@@ -76,18 +73,18 @@ def groups_of(dumps: Sequence[Dump]) -> list[ProcessGroup]:
         for entry in dump.entries:
             entries.setdefault(entry.group, []).append(entry)
         for name, mine in entries.items():
-            members = dump.groups.get(name, DumpedGroup("", ()))
-            ranks = members.ranks or next(
-                (each for each in known.get(name, ()) if dump.rank in each), ()
-            )
-            ranks = ranks or tuple(sorted(users.get(name, ())))
-            if ranks:
-                of = groups.setdefault(
-                    (name, ranks), ProcessGroup(name, members.description, ranks)
-                )
-                of.knowing.add(dump.rank)
-                _add(of, dump, mine)
-    return [*groups.values()]
+            dumped = dump.groups.get(name, DumpedGroup("", ()))
+            members = dumped.ranks
+            if not members:
+                others = [ranks for ranks in known.get(name, ()) if dump.rank in ranks]
+                members = others[0] if others else tuple(sorted(users.get(name, ())))
+            if not members:
+                continue
+            group = ProcessGroup(name, dumped.description, members)
+            group = groups.setdefault((name, members), group)
+            group.knowing.add(dump.rank)
+            _add(group, dump, mine)
+    return list(groups.values())
 
 
 def _known(dumps: Sequence[Dump]) -> dict[str, list[tuple[int, ...]]]:
@@ -109,27 +106,29 @@ def _users(dumps: Sequence[Dump]) -> dict[str, set[int]]:
     return users
 
 
-def _add(of: ProcessGroup, dump: Dump, entries: Sequence[Entry]) -> None:
+def _add(group: ProcessGroup, dump: Dump, entries: Sequence[Entry]) -> None:
     """Give the group what this rank did there: its entries."""
     calls: dict[CallNumber, Entry] = {}
-    messages = of.messages.setdefault(dump.rank, [])
+    messages = group.messages.setdefault(dump.rank, [])
     number, index = -1, 0
     for entry in entries:
         if entry.operation == CLOSES:
             continue
         if entry.operation in MESSAGES:
             messages.append(entry)
-        else:
-            number, index = entry.number, index + 1 if entry.number == number else 0
-            calls[number, index] = entry
+            continue
+        index = index + 1 if entry.number == number else 0
+        number = entry.number
+        calls[number, index] = entry
     if dump.is_whole:
-        of.whole.add(dump.rank)
-    elif calls and min(calls)[0] < max(calls)[0]:
-        first = min(calls)[0]  # some of its calls may be overwritten
-        calls = {key: entry for key, entry in calls.items() if key[0] > first}
-    of.calls[dump.rank] = calls
+        group.whole.add(dump.rank)
+    elif calls:
+        first, last = min(calls)[0], max(calls)[0]
+        if first < last:  # of the first number, some calls may be overwritten
+            calls = {key: entry for key, entry in calls.items() if key[0] > first}
+    group.calls[dump.rank] = calls
     if calls:
-        of.spans[dump.rank] = min(calls), max(calls)
+        group.spans[dump.rank] = min(calls), max(calls)
 
 
 def with_dumps(of: ProcessGroup, dumped: set[int]) -> list[int]:
@@ -142,73 +141,81 @@ def reaches(of: ProcessGroup, rank: int, key: CallNumber) -> bool:
     return of.last(rank) >= key
 
 
-def waits_of(of: ProcessGroup, dumped: set[int]) -> Iterator[WaitingCall]:
+def waits_of(group: ProcessGroup, dumped: set[int]) -> Iterator[WaitingCall]:
     """Yield the calls in which ranks of a group wait, the earliest first, with those for which they wait."""
-    members = with_dumps(of, dumped)
-    missing = [rank for rank in of.ranks if rank not in dumped]
+    members = with_dumps(group, dumped)
+    missing = [rank for rank in group.ranks if rank not in dumped]
     first: dict[CallNumber, dict[int, Entry]] = {}
     for rank in members:
-        for key, entry in sorted(of.calls.get(rank, {}).items()):
-            if not is_done(of, key, entry, members):
+        for key, entry in sorted(group.calls.get(rank, {}).items()):
+            if not is_done(group, key, entry, members):
                 first.setdefault(key, {})[rank] = entry
                 break
     for key, waiting in sorted(first.items()):
-        behind = [rank for rank in members if not reaches(of, rank, key)]
+        behind = [rank for rank in members if not reaches(group, rank, key)]
         if behind or missing:
-            yield WaitingCall(of, key, waiting, (*behind, *missing))
-        else:
-            started = {rank: entry for rank, entry in waiting.items() if entry.state == "started"}
-            late = [rank for rank, entry in waiting.items() if entry.state == "scheduled"]
-            yield (
-                WaitingCall(of, key, started, tuple(late), True)
-                if started and late
-                else WaitingCall(of, key, waiting, (), True)
-            )
+            yield WaitingCall(group, key, waiting, (*behind, *missing))
+            continue
+        started = {rank: entry for rank, entry in waiting.items() if entry.state == "started"}
+        late = tuple(rank for rank, entry in waiting.items() if entry.state == "scheduled")
+        if not (started and late):
+            started, late = waiting, ()
+        yield WaitingCall(group, key, started, late, is_called=True)
 
 
-def is_done(of: ProcessGroup, key: CallNumber, entry: Entry, members: Sequence[int]) -> bool:
+def is_done(group: ProcessGroup, key: CallNumber, entry: Entry, members: Sequence[int]) -> bool:
     """Return True if a call is completed.
 
     One that is over, well or not, was so if all ranks made it.
     """
-    return entry.state == "completed" or (
-        entry.state == "ended" and all(reaches(of, rank, key) for rank in members)
-    )
+    if entry.state == "ended":
+        return all(reaches(group, rank, key) for rank in members)
+    return entry.state == "completed"
 
 
-def message_waits(of: ProcessGroup) -> Iterator[WaitingCall]:
+def message_waits(group: ProcessGroup) -> Iterator[WaitingCall]:
     """Yield messages without their other end, while the rank of this end waits."""
-    for (sender, receiver), (sends, receives) in pairs(of).items():
-        for here, there, mine, others in (
-            (sender, receiver, sends, receives),
-            (receiver, sender, receives, sends),
-        ):
-            after = [
-                entry for entry in mine[len(others) :] if entry.state in ("scheduled", "started")
-            ]
-            if after and here != there:
-                yield WaitingCall(of, (len(others), 0), {here: after[0]}, (there,))
+    for (sender, receiver), (sends, receives) in pairs(group).items():
+        if sender == receiver:
+            continue
+        yield from _without_end(group, sender, receiver, sends, len(receives))
+        yield from _without_end(group, receiver, sender, receives, len(sends))
 
 
-def pairs(of: ProcessGroup) -> dict[tuple[int, int], tuple[list[Entry], list[Entry]]]:
+def _without_end(
+    group: ProcessGroup, rank: int, other: int, messages: Sequence[Entry], matched: int
+) -> Iterator[WaitingCall]:
+    """Yield the first message of a rank beyond those that the other rank has, if it waits."""
+    for entry in messages[matched:]:
+        if entry.state in ("scheduled", "started"):
+            yield WaitingCall(group, (matched, 0), {rank: entry}, (other,))
+            return
+
+
+def pairs(group: ProcessGroup) -> dict[tuple[int, int], tuple[list[Entry], list[Entry]]]:
     """Return the sends and the receives of each sender and receiver, as ranks of the job, from where they match.
 
     Where a recorder has overwritten the first ones, those count that are not completed.
     """
-    found: dict[tuple[int, int], tuple[list[Entry], list[Entry]]] = {}
-    for rank, messages in of.messages.items():
+    by_ends: dict[tuple[int, int], tuple[list[Entry], list[Entry]]] = {}
+    for rank, messages in group.messages.items():
         for entry in messages:
-            if entry.ends and max(entry.ends) < len(of.ranks):
-                sender, receiver = (of.ranks[end] for end in entry.ends)
-                if rank == (sender if entry.operation == "send" else receiver):
-                    found.setdefault((sender, receiver), ([], []))[
-                        entry.operation == "recv"
-                    ].append(entry)
-    for ends, both in found.items():
-        if not of.whole.issuperset(end for end in ends if end in of.messages):
-            a, b = ([entry for entry in each if entry.state != "completed"] for each in both)
-            found[ends] = a, b
-    return found
+            if not entry.ends or max(entry.ends) >= len(group.ranks):
+                continue
+            sender, receiver = (group.ranks[end] for end in entry.ends)
+            is_send = entry.operation == "send"
+            if rank == (sender if is_send else receiver):
+                sends, receives = by_ends.setdefault((sender, receiver), ([], []))
+                (sends if is_send else receives).append(entry)
+    for ends, (sends, receives) in by_ends.items():
+        with_messages = {end for end in ends if end in group.messages}
+        if not with_messages <= group.whole:
+            by_ends[ends] = _not_completed(sends), _not_completed(receives)
+    return by_ends
+
+
+def _not_completed(messages: Sequence[Entry]) -> list[Entry]:
+    return [entry for entry in messages if entry.state != "completed"]
 
 
 # Collectives whose inputs have one size on all ranks, beside those below.
@@ -268,35 +275,41 @@ def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
     operations = {rank: entry.operation for rank, entry in calls.items()}
     if len(set(operations.values())) > 1:
         return _odd("operation", operations)
-    (operation,) = set(operations.values()) or {""}
     # On other ranks than the root a gather has no outputs, and a scatter no inputs.
-    for types in (
-        {r: e.input_types for r, e in calls.items()},
-        {r: e.output_types for r, e in calls.items()},
+    input_types = {rank: _types(entry.input_types) for rank, entry in calls.items()}
+    output_types = {rank: _types(entry.output_types) for rank, entry in calls.items()}
+    algorithms = {rank: entry.algorithm for rank, entry in calls.items()}
+    for kind, values in (
+        ("dtypes", input_types),
+        ("dtypes", output_types),
+        ("algorithm", algorithms),
     ):
-        given = {rank: ", ".join(sorted(set(each))) for rank, each in types.items() if each}
+        given = {rank: value for rank, value in values.items() if value}
         if len(set(given.values())) > 1:
-            return _odd("dtypes", given)
-    algorithms = {rank: entry.algorithm for rank, entry in calls.items() if entry.algorithm}
-    if len(set(algorithms.values())) > 1:
-        return _odd("algorithm", algorithms)
-    if operation in ALIKE:
-        return _alike({rank: entry.inputs for rank, entry in calls.items()})
-    totals = {
-        rank: (elements(entry.inputs), elements(entry.outputs)) for rank, entry in calls.items()
-    }
-    if operation in GATHERS:
-        return _gather(totals, p)
-    if operation in SCATTERS:
-        return _gather(
-            {rank: (there, here) for rank, (here, there) in totals.items()}, p, "output", "input"
-        )
-    if operation in EXCHANGES:
-        return _exchange(calls, totals, p, operation)
-    if operation == "gather":
+            return _odd(kind, given)
+    return _other_sizes(calls, p, next(iter(operations.values()), ""))
+
+
+def _types(types: Sequence[str]) -> str:
+    return ", ".join(sorted(set(types)))
+
+
+def _other_sizes(calls: Mapping[int, Entry], p: int, operation: str) -> Odd | None:
+    """Return where the sizes of tensors do not fit each other in calls of one operation."""
+    if operation in ALIKE or operation == "gather":
         return _alike({rank: entry.inputs for rank, entry in calls.items()})
     if operation == "scatter":
         return _alike({rank: entry.outputs for rank, entry in calls.items()})
+    totals = {}
+    for rank, entry in calls.items():
+        totals[rank] = elements(entry.inputs), elements(entry.outputs)
+    if operation in GATHERS:
+        return _gather(totals, p)
+    if operation in SCATTERS:
+        swapped = {rank: (received, sent) for rank, (sent, received) in totals.items()}
+        return _gather(swapped, p, "output", "input")
+    if operation in EXCHANGES:
+        return _exchange(calls, totals, p, operation)
     return None
 
 
@@ -306,10 +319,13 @@ def elements(shapes: Shapes) -> int:
 
 
 def _alike(shapes: Mapping[int, Shapes]) -> Odd | None:
-    counts = {rank: tuple(math.prod(sizes) for sizes in each) for rank, each in shapes.items()}
+    counts = {}
+    for rank, tensors in shapes.items():
+        counts[rank] = tuple(math.prod(sizes) for sizes in tensors)
     if len(set(counts.values())) < 2:
         return None
-    return _odd("sizes", {rank: _counted(each) for rank, each in counts.items()}, " elements")
+    texts = {rank: _counted(elements_each) for rank, elements_each in counts.items()}
+    return _odd("sizes", texts, " elements")
 
 
 def _counted(counts: tuple[int, ...]) -> str:
@@ -323,22 +339,33 @@ def _gather(
     totals: Mapping[int, tuple[int, int]], p: int, part: str = "input", whole: str = "output"
 ) -> Odd | None:
     """Compare parts that make up a whole: (part, whole) of each rank, in elements."""
-    if all(there == p * here for here, there in totals.values()) and len(set(totals.values())) < 2:
+    fitting = [size for size in totals.values() if size[1] == p * size[0]]
+    if len(fitting) == len(totals) and len(set(fitting)) < 2:
         return None
-    parts = [here for here, _ in totals.values()]
-    wholes = {there for _, there in totals.values()}
-    is_uneven = sum(parts) == max(wholes) if len(parts) == p else len(set(parts)) > 1
+    parts = [size[0] for size in totals.values()]
+    wholes = {size[1] for size in totals.values()}
+    is_uneven = len(set(parts)) > 1
+    if len(parts) == p:
+        is_uneven = sum(parts) == max(wholes)
     if len(wholes) == 1 and is_uneven:
         return None  # parts of different sizes make up the whole, as far as one can tell
-    fit = Counter(each for each in totals.values() if each[1] == p * each[0]).most_common(2)
-    sums = {rank: f"{part} {here}, {whole} {there}" for rank, (here, there) in totals.items()}
-    odd = _odd("sizes", sums, " elements")
-    if fit and (len(fit) == 1 or fit[0][1] > fit[1][1]):
-        right = fit[0][0]
-        return odd._replace(
-            culprits=tuple(sorted(rank for rank, each in totals.items() if each != right))
-        )
-    return odd._replace(text=f"{odd.text}; expected {whole} = {p} × {part}")
+    texts = {}
+    for rank, (of_part, of_whole) in totals.items():
+        texts[rank] = f"{part} {of_part}, {whole} {of_whole}"
+    odd = _odd("sizes", texts, " elements")
+    right = _most_common(fitting)
+    if right is None:
+        return odd._replace(text=f"{odd.text}; expected {whole} = {p} × {part}")
+    culprits = sorted(rank for rank, size in totals.items() if size != right)
+    return odd._replace(culprits=tuple(culprits))
+
+
+def _most_common(sizes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the size that most have, None if two have as many."""
+    counts = Counter(sizes).most_common(2)
+    if not counts or (len(counts) == 2 and counts[0][1] == counts[1][1]):
+        return None
+    return counts[0][0]
 
 
 def _exchange(
@@ -348,49 +375,51 @@ def _exchange(
 
     Each pair, where there is a tensor for each peer.
     """
-    if (
-        len(calls) == p
-        and p > 1
-        and all(len(e.inputs) == len(e.outputs) == p for e in calls.values())
-    ):
-        return _pairs(calls)
-    sent, received = (sum(each) for each in zip(*totals.values(), strict=True))
-    odd = _odd(
-        "sizes",
-        {rank: f"{here} in, {there} out" for rank, (here, there) in totals.items()},
-        " elements",
+    have_tensor_each = all(
+        len(entry.inputs) == p and len(entry.outputs) == p for entry in calls.values()
     )
-    if len(calls) == p and sent != received:
+    if len(calls) == p and p > 1 and have_tensor_each:
+        return _pairs(calls)
+    texts = {}
+    for rank, (sent, received) in totals.items():
+        texts[rank] = f"{sent} in, {received} out"
+    odd = _odd("sizes", texts, " elements")
+    all_sent = sum(sent for sent, _ in totals.values())
+    all_received = sum(received for _, received in totals.values())
+    if len(calls) == p and all_sent != all_received:
         return odd
     # Where each rank sends as much as it receives, split sizes may fit or not be there; if it
     # hangs, they are not.
     is_over = all(entry.state in ("completed", "ended") for entry in calls.values())
-    is_even = all(here == there and here % p == 0 for here, there in totals.values())
+    is_even = all(sent == received and sent % p == 0 for sent, received in totals.values())
     is_known = operation == "all_to_all_v_single"
-    return (
-        odd if is_even and len(set(totals.values())) > 1 and not is_over and not is_known else None
-    )
+    if is_even and not is_over and not is_known and len(set(totals.values())) > 1:
+        return odd
+    return None
 
 
 def _pairs(calls: Mapping[int, Entry]) -> Odd | None:
     """Compare the tensors for each peer: one must be as large as the other rank expects it."""
     order = sorted(calls)
-    wrong = [
-        (a, b)
-        for i, a in enumerate(order)
-        for j, b in enumerate(order)
-        if math.prod(calls[a].inputs[j]) != math.prod(calls[b].outputs[i])
-    ]
+    wrong = []
+    for i, sender in enumerate(order):
+        for j, receiver in enumerate(order):
+            sent = math.prod(calls[sender].inputs[j])
+            expected = math.prod(calls[receiver].outputs[i])
+            if sent != expected:
+                wrong.append((sender, receiver, sent, expected))
     if not wrong:
         return None
-    counts = Counter(rank for pair in wrong for rank in set(pair))
-    most = counts.most_common()
-    culprits = tuple(sorted(rank for rank, count in most if count == most[0][1]))
-    a, b = next(pair for pair in wrong if culprits[0] in pair)
-    i, j = order.index(a), order.index(b)
-    sends = f"rank {a} sends {math.prod(calls[a].inputs[j])} elements to rank {b}, which expects "
+    counts: Counter[int] = Counter()
+    for sender, receiver, _, _ in wrong:
+        counts.update({sender, receiver})
+    most = max(counts.values())
+    culprits = tuple(sorted(rank for rank, count in counts.items() if count == most))
+    shown = [pair for pair in wrong if culprits[0] in pair[:2]]
+    sender, receiver, sent, expected = shown[0]
+    text = f"rank {sender} sends {sent} elements to rank {receiver}, which expects {expected}"
     more = f"; {len(wrong)} pairs differ" if len(wrong) > 1 else ""
-    return Odd("sizes", culprits, f"{sends}{math.prod(calls[b].outputs[i])}{more}")
+    return Odd("sizes", culprits, text + more)
 
 
 def _odd(kind: str, values: Mapping[int, Hashable], unit: str = "") -> Odd:
@@ -398,17 +427,19 @@ def _odd(kind: str, values: Mapping[int, Hashable], unit: str = "") -> Odd:
     sides: dict[Hashable, list[int]] = {}
     for rank, value in sorted(values.items()):
         sides.setdefault(value, []).append(rank)
-    order = sorted(sides.items(), key=lambda side: len(side[1]))
-    most = max(len(of) for of in sides.values())
-    minority = [rank for _, of in order if len(of) < most for rank in of]
-    is_tie = sum(len(of) == most for of in sides.values()) > 1
-    texts = [f"{ranks(of)}: {value}{unit if i == 0 else ''}" for i, (value, of) in enumerate(order)]
+    fewest_first = sorted(sides.items(), key=lambda side: len(side[1]))
+    most = max(len(members) for members in sides.values())
+    largest = [members for members in sides.values() if len(members) == most]
+    texts, minority = [], []
+    for value, members in fewest_first:
+        texts.append(f"{ranks(members)}: {value}")
+        if len(members) < most:
+            minority.extend(members)
+    texts[0] += unit
+    if len(largest) > 1 or not minority:
+        minority = list(values)
     more = f"; {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return Odd(
-        kind,
-        tuple(sorted(values if is_tie else minority or values)),
-        "; ".join(texts[:MAX_NAMED]) + more,
-    )
+    return Odd(kind, tuple(sorted(minority)), "; ".join(texts[:MAX_NAMED]) + more)
 
 
 class WaitsFor(NamedTuple):
@@ -430,48 +461,56 @@ def cycles(waits: Sequence[WaitingCall]) -> Iterator[list[WaitsFor]]:
     Ranks that wait for nobody are taken away, then those that waited for them alone, and so on;
     whatever is left leads into a cycle.
     """
-    of: dict[int, list[WaitingCall]] = {}
+    waits_by_rank: dict[int, list[WaitingCall]] = {}
     for wait in waits:
         for rank in wait.waiting:
-            of.setdefault(rank, []).append(wait)
-    left = _left(waits, of)
+            waits_by_rank.setdefault(rank, []).append(wait)
+    left = _left(waits, waits_by_rank)
     seen: set[int] = set()
     for start in sorted(left):
         path: dict[int, WaitsFor] = {}
         rank = start
         while rank not in seen:
             seen.add(rank)
-            path[rank] = link = next(
-                WaitsFor(rank, wait, other)
-                for wait in of[rank]
-                for other in wait.absent
-                if other in left and other != rank
-            )
-            rank = link.other
+            path[rank] = _first_link(rank, waits_by_rank[rank], left)
+            rank = path[rank].other
         if rank in path:
-            links = [*path.values()]
-            yield links[[*path].index(rank) :]
+            begin = list(path).index(rank)
+            yield list(path.values())[begin:]
 
 
-def _left(waits: Sequence[WaitingCall], of: dict[int, list[WaitingCall]]) -> set[int]:
+def _first_link(rank: int, waits: Sequence[WaitingCall], left: set[int]) -> WaitsFor:
+    """Return for which of these ranks another one waits, which waits for at least one."""
+    for wait in waits:
+        for other in wait.absent:
+            if other in left and other != rank:
+                return WaitsFor(rank, wait, other)
+    raise AssertionError(f"rank {rank} waits for no rank of {sorted(left)}")
+
+
+def _left(waits: Sequence[WaitingCall], waits_by_rank: dict[int, list[WaitingCall]]) -> set[int]:
     """Return the ranks that wait for one of these ranks."""
     # By rank: the waits that it keeps others in, as places in `waits`.
     wanted: dict[int, list[int]] = {}
-    for i, wait in enumerate(waits):
+    for place, wait in enumerate(waits):
         for rank in wait.absent:
-            wanted.setdefault(rank, []).append(i)
-    # Those of it that wait themselves.
-    open_waits = [sum(rank in of for rank in wait.absent) for wait in waits]
-    ways = dict.fromkeys(of, 0)
-    for i, wait in enumerate(waits):
-        for rank in wait.waiting:
-            ways[rank] += open_waits[i] > 0
+            wanted.setdefault(rank, []).append(place)
+    # For each wait, how many of those that it waits for wait themselves.
+    open_waits = [sum(rank in waits_by_rank for rank in wait.absent) for wait in waits]
+    # For each rank, how many of its waits have such.
+    ways = dict.fromkeys(waits_by_rank, 0)
+    for place, wait in enumerate(waits):
+        if open_waits[place]:
+            for rank in wait.waiting:
+                ways[rank] += 1
     done = [rank for rank, count in ways.items() if count == 0]
-    left = set(of) - set(done)
+    left = set(waits_by_rank) - set(done)
     while done:
-        for i in wanted.get(done.pop(), ()):
-            open_waits[i] -= 1
-            for rank in waits[i].waiting if open_waits[i] == 0 else ():
+        for place in wanted.get(done.pop(), ()):
+            open_waits[place] -= 1
+            if open_waits[place]:
+                continue
+            for rank in waits[place].waiting:
                 ways[rank] -= 1
                 if ways[rank] == 0:
                     left.discard(rank)

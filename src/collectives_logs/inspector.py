@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,58 +72,65 @@ def read(paths: Sequence[Path]) -> InspectorLog:
     """Return the calls in these files. Raises OSError."""
     log = InspectorLog()
     for path in paths:
-        header: Object = {}
-        dropped: dict[str, int] = {}
-        for record in objects(texts(path)):
-            if record is None:
-                log.broken[path] = log.broken.get(path, 0) + 1
-                continue
-            header = {
-                **as_object(record.get("header")),
-                **as_object(record.get("metadata")),
-            } or header
-            stats = as_object(record.get("dump_stats"))
-            name = str(header.get("id"))[:80]
-            dropped[name] = max(dropped.get(name, 0), as_count(stats.get("coll_dropped_total")))
-            for kind in ("coll", "p2p"):
-                _call(log, header, kind, as_object(record.get(f"{kind}_perf")), Place(str(path)))
-        log.dropped += sum(dropped.values())
+        _read(log, path)
     return log
 
 
+def _read(log: InspectorLog, path: Path) -> None:
+    header: Object = {}
+    dropped: dict[str, int] = {}
+    place = Place(str(path))
+    for record in objects(texts(path)):
+        if record is None:
+            log.broken[path] = log.broken.get(path, 0) + 1
+            continue
+        own_header = as_object(record.get("header")) | as_object(record.get("metadata"))
+        header = own_header or header  # one that stands before the calls is theirs, too
+        name = str(header.get("id"))[:80]
+        stats = as_object(record.get("dump_stats"))
+        total = as_count(stats.get("coll_dropped_total"))
+        dropped[name] = max(dropped.get(name, 0), total)
+        for kind in ("coll", "p2p"):
+            _call(log, header, kind, as_object(record.get(f"{kind}_perf")), place)
+    log.dropped += sum(dropped.values())
+
+
 def _call(log: InspectorLog, header: Object, kind: str, perf: Object, place: Place) -> None:
-    size, rank, time = (
-        as_count(header.get("n_ranks")),
-        as_count(header.get("rank")),
-        perf.get(f"{kind}_exec_time_us"),
-    )
-    if (
-        not perf
-        or not 0 <= rank < size <= MAX_RANKS
-        or not isinstance(time, (int, float))
-        or not 0 <= time < 1e15
-    ):
+    """Keep a call, if it has a rank and a time."""
+    size, rank = as_count(header.get("n_ranks")), as_count(header.get("rank"))
+    microseconds = perf.get(f"{kind}_exec_time_us")
+    if not 0 <= rank < size <= MAX_RANKS:
         return
-    name, collective = str(header.get("id"))[:80], collective_of(str(perf.get(kind)))
+    if not isinstance(microseconds, (int, float)) or not 0 <= microseconds < 1e15:
+        return
+    name = str(header.get("id"))[:80]
+    collective = collective_of(str(perf.get(kind)))
     key = SeriesKey(name, collective, rank)
     log.kept += 1
     if log.kept > MAX_CALLS or (len(log.calls) >= MAX_GROUPS and key not in log.calls):
         log.left_out += 1
         return
-    parts = size if collective in ("all_gather", "reduce_scatter") else 1
-    nbytes = as_count(perf.get(f"{kind}_msg_size_bytes")) * parts
-    log.calls.setdefault(key, CallSeries(size, place)).add(
-        as_count(perf.get(f"{kind}_sn")), float(time), nbytes
-    )
+    nbytes = as_count(perf.get(f"{kind}_msg_size_bytes"))
+    if collective in ("all_gather", "reduce_scatter"):
+        nbytes *= size
+    number = as_count(perf.get(f"{kind}_sn"))
+    series = log.calls.setdefault(key, CallSeries(size, place))
+    series.add(number, float(microseconds), nbytes)
     log.hosts.setdefault((name, rank), str(header.get("hostname", ""))[:80])
-    log.by_cpu += str(perf.get(f"{kind}_timing_source", "kernel_gpu")) != "kernel_gpu"
-    if chosen := [
-        str(perf[f"{kind}_{what}"])[:20] for what in ("algo", "proto") if perf.get(f"{kind}_{what}")
-    ]:
-        choice = " ".join([collective, *chosen])
-        log.choices[
-            choice if choice in log.choices or len(log.choices) < MAX_CHOICES else "others"
-        ] += 1
+    if str(perf.get(f"{kind}_timing_source", "kernel_gpu")) != "kernel_gpu":
+        log.by_cpu += 1
+    _choice(log, collective, [perf.get(f"{kind}_algo"), perf.get(f"{kind}_proto")])
+
+
+def _choice(log: InspectorLog, collective: str, given: Sequence[object]) -> None:
+    """Count an algorithm and a protocol, where a call has any."""
+    chosen = [str(name)[:20] for name in given if name]
+    if not chosen:
+        return
+    choice = " ".join([collective, *chosen])
+    if choice not in log.choices and len(log.choices) >= MAX_CHOICES:
+        choice = "others"
+    log.choices[choice] += 1
 
 
 def _job(log: InspectorLog) -> Iterator[Finding]:
@@ -130,18 +138,16 @@ def _job(log: InspectorLog) -> Iterator[Finding]:
     members: dict[str, dict[int, CallSeries]] = {}
     for key, calls in log.calls.items():
         members.setdefault(key.communicator, {}).setdefault(key.rank, calls)
-    for name, by_rank in [*members.items()][:MAX_NAMED]:
-        size, hosts = (
-            max(calls.size for calls in by_rank.values()),
-            {log.hosts[name, rank] for rank in by_rank},
-        )
+    for name, by_rank in islice(members.items(), MAX_NAMED):
+        size = max(calls.size for calls in by_rank.values())
+        hosts = {log.hosts[name, rank] for rank in by_rank}
+        places = [calls.place for calls in by_rank.values()]
         found = f"communicator {name}: {ranks(by_rank)} of {size}, on {many(len(hosts), 'host')}"
-        is_part = "communicator in part" if len(by_rank) < size else "communicator"
-        yield finding(
-            f"inspector.{is_part}", *(calls.place for calls in by_rank.values()), found=found
-        )
-    if (more_of := len(members) - MAX_NAMED) > 0:
-        yield finding("all.more communicators", count=many(more_of, "more communicator"))
+        kind = "communicator in part" if len(by_rank) < size else "communicator"
+        yield finding(f"inspector.{kind}", *places, found=found)
+    unnamed = len(members) - MAX_NAMED
+    if unnamed > 0:
+        yield finding("all.more communicators", count=many(unnamed, "more communicator"))
     if not members:
         yield finding("inspector.no calls")
     for path, times in log.broken.items():
@@ -163,52 +169,62 @@ class Rates(NamedTuple):
 
 
 def _rates(log: InspectorLog) -> dict[CallKind, Rates]:
-    found: dict[CallKind, list[tuple[Floats, Place]]] = {}
+    by_rank: dict[CallKind, list[tuple[Floats, Place]]] = {}
     for key, calls in log.calls.items():
-        for kind, times in by_kind([(key.collective, calls)]).items():
-            found.setdefault(kind, []).append((times, calls.place))
-    rates = {}
-    for kind, of in found.items():
-        times, place = min(of, key=lambda one: float(np.median(one[0])))
-        median, tenth = (
-            kind.busbw(float(each)) for each in (np.median(times), np.quantile(times, 0.9))
-        )
-        total = sum(float(each.sum()) for each, _ in of) / len(of)
-        rates[kind] = Rates(sum(each.size for each, _ in of), total, median, tenth, place)
-    return rates
+        for kind, microseconds in by_kind([(key.collective, calls)]).items():
+            by_rank.setdefault(kind, []).append((microseconds, calls.place))
+    return {kind: _rates_of(kind, on_ranks) for kind, on_ranks in by_rank.items()}
+
+
+def _rates_of(kind: CallKind, on_ranks: Sequence[tuple[Floats, Place]]) -> Rates:
+    """Return the rates on the rank that waits least, which has the shortest median."""
+    microseconds, place = min(on_ranks, key=lambda one: float(np.median(one[0])))
+    calls = sum(times.size for times, _ in on_ranks)
+    total = sum(float(times.sum()) for times, _ in on_ranks)
+    return Rates(
+        calls,
+        total / len(on_ranks),
+        kind.busbw(float(np.median(microseconds))),
+        kind.busbw(float(np.quantile(microseconds, 0.9))),
+        place,
+    )
 
 
 def _collectives(log: InspectorLog, rates: dict[CallKind, Rates]) -> Iterator[Finding]:
-    for kind, rate in sorted(rates.items(), key=lambda one: -one[1].microseconds)[:MAX_NAMED]:
+    longest_first = sorted(rates.items(), key=lambda item: -item[1].microseconds)
+    for kind, rate in longest_first[:MAX_NAMED]:
         found = f"{kind.collective} of {format_bytes(kind.nbytes)} on {many(kind.size, 'rank')}"
         found += f": {many(rate.calls, 'call')}, {duration(rate.microseconds / 1e6)} a rank"
         if rate.median:
-            found += (
-                f", busbw {rate.median:.3g} GB/s (median), {rate.tenth:.3g} GB/s (slowest tenth)"
-            )
+            found += f", busbw {rate.median:.3g} GB/s (median)"
+            found += f", {rate.tenth:.3g} GB/s (slowest tenth)"
         yield Finding("collective", found, at=(rate.at,))
-    if len(rates) > MAX_NAMED:
-        yield Finding(
-            "collective", f"{many(len(rates) - MAX_NAMED, 'more kind')} of calls, with less time"
-        )
+    unnamed = len(rates) - MAX_NAMED
+    if unnamed > 0:
+        yield Finding("collective", f"{many(unnamed, 'more kind')} of calls, with less time")
     if log.choices:
-        yield Finding(
-            "choice", named([f"{name} ({count:,})" for name, count in log.choices.most_common()])
-        )
+        counted = [f"{name} ({count:,})" for name, count in log.choices.most_common()]
+        yield Finding("choice", named(counted))
 
 
 def _slow_sizes(rates: dict[CallKind, Rates]) -> Iterator[Finding]:
     """Yield sizes that a smaller one beats: the larger a message, the nearer it comes to the links' rate."""
     best: dict[tuple[str, int], tuple[float, int]] = {}
-    for (collective, p, nbytes), rate in sorted(rates.items(), key=lambda one: one[0]):
-        fastest, small = best.get((collective, p), (0.0, 0))
-        if nbytes >= LARGE and 0 < rate.median * SLOW < fastest:
-            sizes = {"size": format_bytes(nbytes), "small": format_bytes(small)}
-            busbw = {"rate": rate.median, "fastest": fastest}
+    for kind in sorted(rates):
+        rate, group = rates[kind], (kind.collective, kind.size)
+        fastest, small = best.get(group, (0.0, 0))
+        if kind.nbytes >= LARGE and 0 < rate.median * SLOW < fastest:
             yield finding(
-                "inspector.slow size", rate.at, collective=collective, p=p, **sizes, **busbw
+                "inspector.slow size",
+                rate.at,
+                collective=kind.collective,
+                p=kind.size,
+                size=format_bytes(kind.nbytes),
+                small=format_bytes(small),
+                rate=rate.median,
+                fastest=fastest,
             )
-        best[collective, p] = max((fastest, small), (rate.median, nbytes))
+        best[group] = max((fastest, small), (rate.median, kind.nbytes))
 
 
 def _waiting(log: InspectorLog) -> Iterator[Finding]:
@@ -217,23 +233,21 @@ def _waiting(log: InspectorLog) -> Iterator[Finding]:
     for key, calls in log.calls.items():
         groups.setdefault((key.communicator, key.collective), {})[key.rank] = calls
     for (name, collective), members in groups.items():
-        order = sorted(members)
-        names = [
-            (f"rank {rank} of {name} on {log.hosts[name, rank]}", members[rank].place)
-            for rank in order
-        ]
-        yield from waiting_findings(collective, names, _matched([members[rank] for rank in order]))
+        names, series = [], []
+        for rank, calls in sorted(members.items()):
+            host = log.hosts[name, rank]
+            names.append((f"rank {rank} of {name} on {host}", calls.place))
+            series.append(calls)
+        yield from waiting_findings(collective, names, _matched(series))
 
 
 def _matched(members: Sequence[CallSeries]) -> Floats:
     """Return microseconds by rank and call, of the calls that all have."""
-    firsts = [np.unique(np.asarray(calls.order), return_index=True) for calls in members]
-    common = firsts[0][0]
-    for numbers, _ in firsts[1:]:
-        common = np.intersect1d(common, numbers, assume_unique=True)
-    return np.array(
-        [
-            np.asarray(calls.durations)[index[np.searchsorted(numbers, common)]]
-            for calls, (numbers, index) in zip(members, firsts, strict=True)
-        ]
-    )
+    common = np.unique(np.asarray(members[0].order))
+    for calls in members[1:]:
+        common = np.intersect1d(common, np.asarray(calls.order))
+    rows = []
+    for calls in members:
+        numbers, first = np.unique(np.asarray(calls.order), return_index=True)
+        rows.append(np.asarray(calls.durations)[first[np.searchsorted(numbers, common)]])
+    return np.array(rows)
