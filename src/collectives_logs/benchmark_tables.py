@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,15 +168,15 @@ def _collective(hints: list[str], rows: list[TableRow], ranks: int, ratio: float
     if not np.isfinite(ratio) or ranks < 2:
         return hints[0] if hints else ""
     kind = (rows[0].op not in ("", "none"), rows[0].root >= 0)
-    possible = [
-        name
-        for name, each in CONTRACTS.items()
-        if (each.reduces, each.rooted) == kind and abs(each.factor(ranks) / ratio - 1) < 0.02
-    ]
-    return next(
-        (name for name in hints if name in (*possible, SEND)),
-        possible[0] if len(possible) == 1 else "",
-    )
+    possible = []
+    for name, contract in CONTRACTS.items():
+        agrees = abs(contract.factor(ranks) / ratio - 1) < 0.02
+        if agrees and (contract.reduces, contract.rooted) == kind:
+            possible.append(name)
+    for name in hints:
+        if name == SEND or name in possible:
+            return name
+    return possible[0] if len(possible) == 1 else ""
 
 
 # Processes whose lines a launcher marks: each may print a table of its own. And names of
@@ -266,25 +266,34 @@ def printed_tables(lines: Iterable[LogLine], hints: list[str]) -> Iterator[Bench
 
 
 def _read(begun: PrintedTable, at: Place, text: str) -> None:
+    """Read a line: of a table's head, its titles, or what is below them."""
     head = begun.head
     if "_perf" in text:
         mentioned = [collective_of(name) for name in reversed(PERF.findall(text))]
-        head.hints = [*mentioned, *head.hints][:MAX_HINTS]
-    if found := CONFIG.search(text):
-        head.at, head.last = at, float(found[1])
-    elif found := RANK.search(text):
-        if int(found[1]) < MAX_RANKS:
-            head.ranks[int(found[1])] = (found[2], found[3].strip())
-    elif found := TITLES.search(text):
+        head.hints = (mentioned + head.hints)[:MAX_HINTS]
+    config, rank, titles = CONFIG.search(text), RANK.search(text), TITLES.search(text)
+    if config:
+        head.at, head.last = at, float(config[1])
+    elif rank:
+        if int(rank[1]) < MAX_RANKS:
+            head.ranks[int(rank[1])] = (rank[2], rank[3].strip())
+    elif titles:
         head.at = head.at if head.last else at
-        begun.titles = [
-            title for title in text[found.end() :].split() if title not in ("redop", "timestamp")
-        ]
-    elif found := FAILED.search(text):
-        head.failure = head.failure or (at, found[0])
-    elif begun.titles or (titles := _titles_of(text)):
-        begun.titles = begun.titles or titles
-        _below_titles(begun, at, _alone(head, text))
+        behind = text[titles.end() :].split()
+        begun.titles = [title for title in behind if title not in ("redop", "timestamp")]
+    else:
+        _read_below(begun, at, text)
+
+
+def _read_below(begun: PrintedTable, at: Place, text: str) -> None:
+    """Read why a run failed, or a line below the titles, which may be left out."""
+    failed = FAILED.search(text)
+    if failed:
+        begun.head.failure = begun.head.failure or (at, failed[0])
+        return
+    begun.titles = begun.titles or _titles_of(text)
+    if begun.titles:
+        _below_titles(begun, at, _alone(begun.head, text))
 
 
 def _titles_of(text: str) -> list[str]:
@@ -303,31 +312,32 @@ def _titles_of(text: str) -> list[str]:
 
 def _below_titles(begun: PrintedTable, at: Place, text: str) -> None:
     """Read a row, the rest of one, or what follows the last one."""
-    if found := BAD.search(text):
-        begun.head.bad = int(found[1])
+    bad, row = BAD.search(text), ROW.search(text)
+    if bad:
+        begun.head.bad = int(bad[1])
     elif LAST_LINE.search(text):
         begun.head.is_whole = True
-    elif found := ROW.search(text):
+    elif row:
+        values = _values(text, row.end())
         if len(begun.rows) < MAX_ROWS:
-            begun.rows.append(
-                TableRow(
-                    at, float(found[1]), found[2], found[3] or "", -1.0, _values(text, found.end())
-                )
-            )
-    elif (
-        begun.rows
-        and len(begun.rows[-1].values) < len(begun.titles)
-        and len(rest := _values(text)) >= LEAST_REST
-    ):
-        begun.rows[-1].values.extend(rest)
+            begun.rows.append(TableRow(at, float(row[1]), row[2], row[3] or "", -1.0, values))
+    elif begun.rows and len(begun.rows[-1].values) < len(begun.titles):
+        rest = _values(text)
+        if len(rest) >= LEAST_REST:
+            begun.rows[-1].values.extend(rest)
 
 
 def _alone(head: TableHead, text: str) -> str:
     """Return a row without the line of NCCL that begins inside it, with a host such as 38dcf168f605."""
-    if not (found := HEAD.search(text)) or not (whole := found["host"]):
+    other = HEAD.search(text)
+    if not other or not other["host"]:
         return text
-    host = next((host for host, _ in head.ranks.values() if whole.endswith(host)), whole)
-    return text[: found.end("host") - len(host)]
+    host = other["host"]
+    for known, _ in head.ranks.values():
+        if host.endswith(known):  # what stands before it is the row's
+            host = known
+            break
+    return text[: other.end("host") - len(host)]
 
 
 def _values(text: str, start: int = 0) -> list[float]:
@@ -342,22 +352,29 @@ def _values(text: str, start: int = 0) -> list[float]:
 
 def _made(begun: PrintedTable) -> Iterator[BenchmarkTable]:
     """Yield the tables that were printed, from the rows of which at least one part is whole."""
-    titles, rows = begun.titles, []
+    titles = begun.titles
     if not titles:
         begun.head.last = 0.0
     # In older versions the fourth column of a part, `error`, holds a difference, not a count.
     kept = 4 if "#wrong" in titles else 3
-    out, inside = [
-        *(i for i, title in enumerate(titles) if title.endswith("time")),
-        len(titles),
-        len(titles),
-    ][:2]
+    starts = [i for i, title in enumerate(titles) if title.endswith("time")]
+    starts += [len(titles), len(titles)]  # a part that is not there has no values
+    rows = []
     for row in begun.rows:
-        if len(row.values) >= out + LEAST_REST:
-            root = row.values[0] if titles[0] == "root" else -1.0
-            parts = [(row.values[i : i + kept] + [float("nan")] * 4)[:4] for i in (out, inside)]
-            rows.append(row._replace(root=root, values=[*parts[0], *parts[1]]))
+        if len(row.values) < starts[0] + LEAST_REST:
+            continue
+        root = row.values[0] if titles[0] == "root" else -1.0
+        values = []
+        for start in starts[:2]:
+            values += _four(row.values[start : start + kept])
+        rows.append(row._replace(root=root, values=values))
     return tables_of(begun.head, rows)
+
+
+def _four(values: list[float]) -> list[float]:
+    """Return a part of a row: its first four values, NaN for those that it lacks."""
+    lacking = 4 - len(values)
+    return values[:4] + [float("nan")] * lacking
 
 
 # Before the first row there may be lines of a launcher. A row of 10,000 samples takes 100 KB.
@@ -397,24 +414,28 @@ def report_tables(path: Path, hints: list[str]) -> Iterator[BenchmarkTable]:
     """
     before, results = array_in(path, RESULTS)
     config, at = as_object(before.get("config")), Place(str(path), 1)
-    devices = config.get("devices")
-    devices = [as_object(each) for each in devices[:MAX_RANKS]] if isinstance(devices, list) else []
+    given = config.get("devices")
+    devices = []
+    if isinstance(given, list):
+        devices = [as_object(device) for device in given[:MAX_RANKS]]
+    names = {}
+    for rank, device in enumerate(devices):
+        names[rank] = as_text(device.get("hostname")), as_text(device.get("device_info"))
+    # Of each process the report names the first device only.
+    of_process = as_number(config.get("nthreads")) * as_number(config.get("ngpus"))
+    mentioned = [collective_of(name) for name in PERF.findall(str(before.get("args")))]
     head = TableHead(
         at,
-        hints=[*map(collective_of, PERF.findall(str(before.get("args")))), *hints],
-        # Of each process the report names the first device only.
-        size=_ranks(
-            len(devices) * as_number(config.get("nthreads")) * as_number(config.get("ngpus"))
-        ),
-        ranks={
-            i: (as_text(each.get("hostname")), as_text(each.get("device_info")))
-            for i, each in enumerate(devices)
-        },
+        hints=mentioned + hints,
+        size=_ranks(len(devices) * of_process),
+        ranks=names,
         last=as_number(config.get("maximum_bytes"), 0.0),
         is_whole='"average_bus_bandwidth"' in "".join(deque(texts(path), maxlen=2)),
     )
     rows = (
-        _row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each
+        _row(at, result, [result.get("out_of_place"), result.get("in_place")])
+        for result in results
+        if result
     )
     return tables_of(head, islice(rows, MAX_ROWS))
 
@@ -429,14 +450,16 @@ def row_tables(lines: Iterable[LogLine]) -> Iterator[BenchmarkTable]:
     """
     tables: dict[tuple[str | int, ...], tuple[TableHead, list[TableRow]]] = {}
     for at, text in lines:
-        if not (record := _record(text)):
+        record = _record(text)
+        if not record:
             continue
-        head, row = _head(at, record), _row(at, record, record)
+        head, row = _head(at, record), _row(at, record, [record])
         key = (head.name, head.label, head.size, row.dtype, row.op)
         if key not in tables and len(tables) >= MAX_TABLES:
             continue
         head, alike = tables.setdefault(key, (head, []))
-        if error := as_text(record.get("error")):
+        error = as_text(record.get("error"))
+        if error:
             head.failure = head.failure or (at, error)
         elif record.get("inPlace") and alike and alike[-1].nbytes == row.nbytes:
             alike[-1].values[4:] = row.values[:4]
@@ -459,25 +482,36 @@ def _record(line: str) -> Object:
 
 
 def _head(at: Place, record: Object) -> TableHead:
+    """Return what a row says of its table."""
     name = collective_of(as_text(_first(record, "name", "collective")))
-    name = name if name in (*CONTRACTS, SEND) else ""
+    if name not in CONTRACTS and name != SEND:
+        name = ""
     head = TableHead(at, name, size=_ranks(as_number(_first(record, "gpus", "ranks"))))
     if "algorithm" in record:
-        algorithm, backend, where = (
-            str(record[key])[:100] for key in ("algorithm", "backend", "where")
-        )
+        algorithm = str(record["algorithm"])[:100]
+        backend = str(record["backend"])[:100]
+        where = str(record["where"])[:100]
         head.label = f"{algorithm} by {backend} on {where}"
         head.command = f"collectives bench {name} {algorithm} -p {head.size}"
         head.command += f" --backend {backend} --where {where}"
     return head
 
 
-def _row(at: Place, record: Object, *parts: Any) -> TableRow:
+def _row(at: Place, record: Object, parts: Iterable[Any]) -> TableRow:
     """Return a row of two parts, or of one."""
-    values = [as_number(_first(as_object(part), *names)) for part in parts for names in COLUMNS]
-    dtype, op = as_text(_first(record, "type", "dtype")), as_text(_first(record, "redop", "op"))
-    nbytes, root = as_number(_first(record, "size", "bytes")), as_number(record.get("root"), -1.0)
-    return TableRow(at, nbytes, dtype, op, root, (values + [float("nan")] * 4)[:8])
+    values: list[float] = []
+    for part in parts:
+        given = as_object(part)
+        values += [as_number(_first(given, *names)) for names in COLUMNS]
+    values += [float("nan")] * 4
+    return TableRow(
+        at,
+        as_number(_first(record, "size", "bytes")),
+        as_text(_first(record, "type", "dtype")),
+        as_text(_first(record, "redop", "op")),
+        as_number(record.get("root"), -1.0),
+        values[:8],
+    )
 
 
 def _sweeps(rows: list[TableRow]) -> list[list[TableRow]]:
@@ -485,8 +519,13 @@ def _sweeps(rows: list[TableRow]) -> list[list[TableRow]]:
     sizes: dict[float, list[TableRow]] = {}
     for row in rows:
         sizes.setdefault(row.nbytes, []).append(row)
-    sweeps = zip_longest(*(sizes[nbytes] for nbytes in sorted(sizes)))
-    return [[row for row in sweep if row] for sweep in sweeps] or [[]]
+    sweeps: list[list[TableRow]] = [[]]
+    for _, alike in sorted(sizes.items()):
+        for nth, row in enumerate(alike):
+            if nth == len(sweeps):
+                sweeps.append([])
+            sweeps[nth].append(row)
+    return sweeps
 
 
 def _first(record: Object, *names: str) -> Any:

@@ -84,55 +84,84 @@ def findings(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
     """
     for table in tables[:MAX_NAMED]:
         yield from _facts(table)
-    if (more := len(tables) - MAX_NAMED) > 0:
-        yield Finding("table", f"{many(more, 'more table')}; what is wrong with them follows, too")
-    faults = (
-        one._replace(found=f"{table.title}: {one.found}") if len(tables) > 1 else one
-        for table in tables
-        for one in _faults(table)
-    )
+    unnamed = len(tables) - MAX_NAMED
+    if unnamed > 0:
+        more = many(unnamed, "more table")
+        yield Finding("table", f"{more}; what is wrong with them follows, too")
     count: Counter[str] = Counter()
-    for one in chain(faults, differences(tables)):
+    for one in chain(_titled_faults(tables), differences(tables)):
         count[one.kind] += 1
         if count[one.kind] <= MAX_NAMED:
             yield one
     for kind, times in count.items():
         if times > MAX_NAMED:
-            yield Finding(kind, f"{many(times - MAX_NAMED, 'more table')} with such a finding")
+            more = many(times - MAX_NAMED, "more table")
+            yield Finding(kind, f"{more} with such a finding")
+
+
+def _titled_faults(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
+    """Yield what is wrong with each table; of several, each fault begins with its table's title."""
+    for table in tables:
+        for fault in _faults(table):
+            if len(tables) > 1:
+                yield fault._replace(found=f"{table.title}: {fault.found}")
+            else:
+                yield fault
 
 
 def _facts(table: BenchmarkTable) -> Iterator[Finding]:
-    nbytes, rate, at = table.nbytes, table.busbw, (table.head.at,)
-    ranks = many(table.ranks, "rank") if table.ranks else "ranks that are not named"
-    on = f" of {named(table.hosts, MAX_HOSTS)}" if table.hosts else ""
-    devices = f" ({named(table.devices, MAX_HOSTS)})" if table.devices else ""
-    label = f", {table.label}" if table.label else ""
-    span = " to ".join(dict.fromkeys(format_bytes(size) for size in (*nbytes[:1], *nbytes[-1:])))
-    sizes = f"{many(len(nbytes), 'size')}, {span}" if len(nbytes) else "no size"
-    yield Finding(
-        "table",
-        f"{table.collective or 'a collective'} on {ranks}{on}{devices}{label}: {sizes}",
-        at=at,
-    )
+    """Yield what was measured, the line that fits its times, and where the rate comes near its peak."""
+    nbytes, at = table.nbytes, (table.head.at,)
+    yield Finding("table", f"{_described(table)}: {_sizes(nbytes)}", at=at)
     if table.ranks == 1 or len(nbytes) < LEAST_SIZES or nbytes[-1] < LEAST_SPAN * nbytes[0]:
         return
     latency, per_byte, error = fit(nbytes, table.times[0])
-    speed = f"{table.factor / per_byte / 1e9:.3g} GB/s" if per_byte > 0 else "no cost per byte"
-    over = f"fitted over {sizes}, median error {error:.0%}"
+    speed = "no cost per byte"
+    if per_byte > 0:
+        speed = f"{table.factor / per_byte / 1e9:.3g} GB/s"
+    found = f"latency {duration(latency)} and busbw {speed}"
+    found += f", fitted over {_sizes(nbytes)}, median error {error:.0%}"
     line = table.factor * nbytes / (latency + per_byte * nbytes) / 1e9
-    found = f"latency {duration(latency)} and busbw {speed}, {over}"
-    yield Finding("fit", found, at=at, draw=lambda: _curve(nbytes, rate, line))
+    yield Finding("fit", found, at=at, draw=lambda: _curve(nbytes, table.busbw, line))
+    yield _knee(table, latency, per_byte)
+
+
+def _described(table: BenchmarkTable) -> str:
+    """Return the collective, its ranks, hosts, devices and label, as far as they are known."""
+    text = f"{table.collective or 'a collective'} on "
+    text += many(table.ranks, "rank") if table.ranks else "ranks that are not named"
+    if table.hosts:
+        text += f" of {named(table.hosts, MAX_HOSTS)}"
+    if table.devices:
+        text += f" ({named(table.devices, MAX_HOSTS)})"
+    return f"{text}, {table.label}" if table.label else text
+
+
+def _sizes(nbytes: Floats) -> str:
+    """Return how many sizes there are, with the first and the last.
+
+    >>> _sizes(np.array([8.0, 16.0])), _sizes(np.array([8.0])), _sizes(np.array([]))
+    ('2 sizes, 8 B to 16 B', '1 size, 8 B', 'no size')
+    """
+    if not len(nbytes):
+        return "no size"
+    first, last = format_bytes(nbytes[0]), format_bytes(nbytes[-1])
+    span = first if first == last else f"{first} to {last}"
+    return f"{many(len(nbytes), 'size')}, {span}"
+
+
+def _knee(table: BenchmarkTable, latency: float, per_byte: float) -> Finding:
+    """Return from which sizes on the rate is half of its peak and nearly all of it."""
+    nbytes, rate = table.nbytes, table.busbw
     top = int(rate.argmax())
-    half, most = (
-        format_bytes(nbytes[(rate >= share * rate[top]).argmax()]) for share in (0.5, 0.9)
-    )
+    half = format_bytes(nbytes[(rate >= 0.5 * rate[top]).argmax()])
+    most = format_bytes(nbytes[(rate >= 0.9 * rate[top]).argmax()])
     knee = "no knee among these sizes"
     if nbytes[0] * per_byte < latency < nbytes[-1] * per_byte:
         knee = f"latency and bytes cost alike at {_about(latency / per_byte)}"
     peak = f"peak busbw {rate[top]:.3g} GB/s at {format_bytes(nbytes[top])}"
-    yield Finding(
-        "knee", f"{peak}, half of it from {half}, 90% from {most}; {knee}", at=(table.places[top],)
-    )
+    found = f"{peak}, half of it from {half}, 90% from {most}; {knee}"
+    return Finding("knee", found, at=(table.places[top],))
 
 
 def _curve(nbytes: Floats, busbw: Floats, fitted: Floats) -> Picture:
@@ -152,6 +181,7 @@ def _about(nbytes: float) -> str:
 
 
 def _faults(table: BenchmarkTable) -> Iterator[Finding]:
+    """Yield what is wrong with a table, beside others or alone."""
     yield from _ended(table)
     if not len(table.nbytes):
         return
@@ -161,40 +191,48 @@ def _faults(table: BenchmarkTable) -> Iterator[Finding]:
         return
     noise = noise_of(table.nbytes, table.times)
     if noise > NOISY:
-        yield finding(
-            "benchmarks.noise",
-            table.head.at,
-            noise=noise,
-            again=table.again(*table.nbytes[[0, -1]]),
-        )
+        again = table.again(table.nbytes[0], table.nbytes[-1])
+        yield finding("benchmarks.noise", table.head.at, noise=noise, again=again)
     dips, disturbed = odd(table.nbytes, table.times)
-    yield from (_dip(table, dip) for dip in dips)
+    for dip in dips:
+        yield _dip(table, dip)
     if disturbed:
         yield _disturbed(table, disturbed)
-    for start, end, factor in unlike(*table.times) if len(table.times) > 1 else ():
-        first, last = table.nbytes[start], table.nbytes[end]
-        sizes, at = f"{format_bytes(first)} to {format_bytes(last)}", _places(table, (start, end))
-        yield finding(
-            "benchmarks.in place", *at, factor=factor, sizes=sizes, again=table.again(first, last)
-        )
+    if len(table.times) > 1:
+        yield from _in_place(table)
     yield from against_preset(table)
+
+
+def _in_place(table: BenchmarkTable) -> Iterator[Finding]:
+    """Yield sizes at which the calls in place take another time."""
+    out_of_place, in_place = table.times
+    for start, end, factor in unlike(out_of_place, in_place):
+        first, last = table.nbytes[start], table.nbytes[end]
+        yield finding(
+            "benchmarks.in place",
+            *_places(table, (start, end)),
+            factor=factor,
+            sizes=f"{format_bytes(first)} to {format_bytes(last)}",
+            again=table.again(first, last),
+        )
 
 
 def _ended(table: BenchmarkTable) -> Iterator[Finding]:
     """Yield a run that failed, or one without the sizes up to the last that was asked for."""
     head, nbytes = table.head, table.nbytes
-    last = f"after {format_bytes(nbytes[-1])}" if len(nbytes) else "before the first size"
-    factor = nbytes[-1] / nbytes[-2] if len(nbytes) > 1 else 2.0
-    following = factor * nbytes[-1] if len(nbytes) else 8.0
+    last, following, at = "before the first size", 8.0, head.at
+    if len(nbytes):
+        last, at = f"after {format_bytes(nbytes[-1])}", table.places[-1]
+        following = 2 * nbytes[-1]
+    if len(nbytes) > 1:
+        following = nbytes[-1] / nbytes[-2] * nbytes[-1]
     if head.failure:
         at, text = head.failure
         yield finding("benchmarks.failed", at, found=text, last=last)
     elif not head.is_whole and following <= head.last:
-        at = table.places[-1] if table.places else head.at
         again = table.again(following, following)
-        yield finding(
-            "benchmarks.ends early", at, last=last, expected=format_bytes(head.last), again=again
-        )
+        expected = format_bytes(head.last)
+        yield finding("benchmarks.ends early", at, last=last, expected=expected, again=again)
 
 
 def _wrong(table: BenchmarkTable) -> Iterator[Finding]:
@@ -220,33 +258,39 @@ def _places(table: BenchmarkTable, at: Iterable[int]) -> tuple[Place, ...]:
 
 
 def _dip(table: BenchmarkTable, dip: Dip) -> Finding:
+    """Return a fall of the rate: where it begins and ends, and whether a protocol may change there."""
     nbytes, rate = table.nbytes, table.busbw
-    before, lowest = (f"{rate[i]:.3g} GB/s at {format_bytes(nbytes[i])}" for i in dip[:2])
-    until = nbytes[min(dip.after, len(nbytes) - 1)]
-    end = f"recovers at {format_bytes(until)}" if dip.after < len(nbytes) else "does not recover"
+    until, end = nbytes[-1], "does not recover"
+    if dip.after < len(nbytes):
+        until = nbytes[dip.after]
+        end = f"recovers at {format_bytes(until)}"
     least, most = PROTOCOLS_CHANGE
     is_small = rate[dip.before] <= MAX_FALL * rate[dip.lowest] and table.collective not in OF_PAIRS
     is_protocol = is_small and least <= nbytes[dip.before] <= most and not table.head.command
-    key = "benchmarks.dip at a protocol's sizes" if is_protocol else "benchmarks.dip"
-    falls = {"before": before, "lowest": lowest, "end": end}
     return finding(
-        key, *_places(table, dip[:2]), **falls, again=table.again(nbytes[dip.before], until)
+        "benchmarks.dip at a protocol's sizes" if is_protocol else "benchmarks.dip",
+        *_places(table, [dip.before, dip.lowest]),
+        before=f"{rate[dip.before]:.3g} GB/s at {format_bytes(nbytes[dip.before])}",
+        lowest=f"{rate[dip.lowest]:.3g} GB/s at {format_bytes(nbytes[dip.lowest])}",
+        end=end,
+        again=table.again(nbytes[dip.before], until),
     )
 
 
 def _disturbed(table: BenchmarkTable, at: list[int]) -> Finding:
     """Return sizes that are no fault: something else ran then, or the first one pays for what is set up late."""
-    times = [duration(seconds) for seconds in table.times[:, at[0]]]
-    first = (
-        " out of place, ".join(times)
-        + " in place" * (len(times) > 1)
-        + ", the first" * (len(at) > 1)
-    )
-    sizes = named([format_bytes(nbytes) for nbytes in table.nbytes[at]])
-    again = table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])
-    how = "with more warm-ups (-w)" if at == [0] else "and see whether it repeats"
+    first = duration(table.times[0, at[0]])
+    if len(table.times) > 1:
+        first += f" out of place, {duration(table.times[1, at[0]])} in place"
+    if len(at) > 1:
+        first += ", the first"
     return finding(
-        "benchmarks.disturbed", *_places(table, at), sizes=sizes, times=first, how=how, again=again
+        "benchmarks.disturbed",
+        *_places(table, at),
+        sizes=named([format_bytes(nbytes) for nbytes in table.nbytes[at]]),
+        times=first,
+        how="with more warm-ups (-w)" if at == [0] else "and see whether it repeats",
+        again=table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]]),
     )
 
 
@@ -361,16 +405,17 @@ def odd(nbytes: Floats, times: Floats) -> tuple[list[Dip], list[int]]:
     ([], [2])
     """
     spread, rates = noise_of(nbytes, times), nbytes / times
-    tops = np.log(times / np.roll(times, -1, axis=1)) > max(
-        np.log(ABOVE_NEXT), TIMES_NOISE * spread
-    )
+    over_next = np.log(times / np.roll(times, -1, axis=1))
+    tops = over_next > max(np.log(ABOVE_NEXT), TIMES_NOISE * spread)
     tops[:, -1] = False  # it has no next one
-    lines = _above_line(nbytes, times) > max(np.log(ABOVE_LINE), TIMES_NOISE * spread)
-    disturbed = tops.any(axis=0) | (lines.any(axis=0) & ~lines.all(axis=0))
-    falls = [dips(rate, spread) for rate in rates]
-    disturbed[[dip.lowest for some in falls for dip in some]] = True
+    above = _above_line(nbytes, times) > max(np.log(ABOVE_LINE), TIMES_NOISE * spread)
+    in_one_column = above.any(axis=0) & ~above.all(axis=0)
+    disturbed = tops.any(axis=0) | in_one_column
+    for rate in rates:
+        for dip in dips(rate, spread):
+            disturbed[dip.lowest] = True
     real = []
-    for dip in falls[0]:
+    for dip in dips(rates[0], spread):
         is_alone = dip.after == dip.before + 2 and tops[:, dip.lowest].any()
         falls_too = rates[:, dip.before + 1] < (1 - FALL / 2) * rates[:, dip.before]
         if not is_alone and falls_too.all():
@@ -387,18 +432,18 @@ def unlike(first: Floats, second: Floats) -> list[tuple[int, int, float]]:
     >>> unlike(np.ones(8), np.array([1, 1, 1, 1, 2, 2, 2, 2.0]))
     [(4, 7, 2.0)]
     """
-    half, found = len(first) // 2, []
-    for some in (slice(0, half), slice(half, len(first))):
-        off = np.log(second[some] / first[some])
-        middle = float(np.median(off)) if len(off) >= 3 else 0.0
-        if (
-            abs(middle) > np.log1p(FALL)
-            and np.mean(off * np.sign(middle) > np.log1p(FALL / 2)) >= 0.8
-        ):
-            found.append((some.start, some.stop - 1, float(np.exp(middle))))
-    if len(found) == 2 and (found[0][2] > 1) == (found[1][2] > 1):
+    half, different = len(first) // 2, []
+    for start, end in (0, half), (half, len(first)):
+        off = np.log(second[start:end] / first[start:end])
+        if len(off) < 3:
+            continue
+        middle = float(np.median(off))
+        on_same_side = off * np.sign(middle) > np.log1p(FALL / 2)
+        if abs(middle) > np.log1p(FALL) and np.mean(on_same_side) >= 0.8:
+            different.append((start, end - 1, float(np.exp(middle))))
+    if len(different) == 2 and (different[0][2] > 1) == (different[1][2] > 1):
         return [(0, len(first) - 1, float(np.median(second / first)))]
-    return found
+    return different
 
 
 # A rate below this share of the others' median, and a latency above this factor, are another one's.
@@ -428,9 +473,8 @@ def differences(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
     groups: dict[tuple[str, str, bool], list[BenchmarkTable]] = {}
     for table in tables:
         if len(table.nbytes) and table.ranks != 1 and table.collective:
-            groups.setdefault((table.collective, table.label, len(table.hosts) > 1), []).append(
-                table
-            )
+            key = table.collective, table.label, len(table.hosts) > 1
+            groups.setdefault(key, []).append(table)
     for group in groups.values():
         nbytes = reduce(np.intersect1d, [table.nbytes for table in group])
         if len(group) > 1 and len(nbytes):
@@ -439,92 +483,99 @@ def differences(tables: Sequence[BenchmarkTable]) -> Iterator[Finding]:
 
 
 def _low_rates(group: list[BenchmarkTable], nbytes: Floats) -> Iterator[Finding]:
+    """Yield tables whose peak is far below that of the others."""
     peaks = np.array([table.busbw[np.isin(table.nbytes, nbytes)].max() for table in group])
     shares = _against_others(group, peaks)
     low = np.flatnonzero(shares < LOW_RATE).tolist()
-    than = "the other table's" if len(group) == 2 else "the others' median"
+    others = "the other table's" if len(group) == 2 else "the others' median"
     for i in low:
-        found = f"peak busbw {peaks[i]:.3g} GB/s up to {format_bytes(nbytes[-1])}, {shares[i]:.0%} of {than}"
+        found = f"peak busbw {peaks[i]:.3g} GB/s up to {format_bytes(nbytes[-1])}"
+        found += f", {shares[i]:.0%} of {others}"
         is_half = HALF[0] <= shares[i] <= HALF[1]
-        yield _outlier(
-            "benchmarks.half the rate" if is_half else "benchmarks.low rate", found, group, low, i
-        )
+        key = "benchmarks.half the rate" if is_half else "benchmarks.low rate"
+        yield _outlier(key, found, group, low, i)
 
 
 def _high_latencies(group: list[BenchmarkTable], small: Floats) -> Iterator[Finding]:
+    """Yield tables whose smallest sizes take far longer than those of the others."""
     if not len(small) or len(group) < 3:
         return
-    latencies = np.array(
-        [np.median(table.times[0, np.isin(table.nbytes, small)]) for table in group]
-    )
+    medians = [np.median(table.times[0, np.isin(table.nbytes, small)]) for table in group]
+    latencies = np.array(medians)
     factors = _against_others(group, latencies)
     high = np.flatnonzero(factors > HIGH_LATENCY).tolist()
     for i in high:
-        found = f"{duration(latencies[i])} at the smallest sizes, {factors[i]:.2g} times the others' median"
+        found = f"{duration(latencies[i])} at the smallest sizes"
+        found += f", {factors[i]:.2g} times the others' median"
         yield _outlier("benchmarks.straggler", found, group, high, i)
 
 
 def _against_others(group: list[BenchmarkTable], values: Floats) -> Floats:
     """Return each value over the median of tables with as many ranks or more, which have no reason to be better."""
     ranks = np.array([table.ranks for table in group])
-    found = np.full(len(group), np.nan)
+    over = np.full(len(group), np.nan)
     for i, value in enumerate(values):
-        others = np.delete(values, i)[np.delete(ranks, i) >= ranks[i]]
-        found[i] = value / np.median(others) if len(others) else np.nan
-    return found
+        is_other = np.arange(len(group)) != i
+        others = values[is_other & (ranks >= ranks[i])]
+        if len(others):
+            over[i] = value / np.median(others)
+    return over
 
 
 def _outlier(key: str, found: str, group: list[BenchmarkTable], odd: list[int], i: int) -> Finding:
     """Return the finding on an odd table, with the hosts that all odd tables of its group have and no other has."""
     table, only = group[i], ""
-    good = {host for j, other in enumerate(group) if j not in odd for host in other.hosts}
-    hosts = [
-        host
-        for host in table.hosts
-        if all(host in group[j].hosts for j in odd) and host not in good
-    ]
+    suspects = set.intersection(*(set(group[j].hosts) for j in odd))
+    for j, other in enumerate(group):
+        if j not in odd:
+            suspects -= set(other.hosts)
+    hosts = [host for host in table.hosts if host in suspects]
     if hosts:
-        only = f"; only {'these tables have' if len(odd) > 1 else 'this table has'} {named(hosts)}"
-    how = (
-        "each of its hosts with one that is good"
-        if len(table.hosts) > 1
-        else "it once more, then look at its links"
-    )
-    again = table.again(table.nbytes[0], table.nbytes[-1])
+        these = "these tables have" if len(odd) > 1 else "this table has"
+        only = f"; only {these} {named(hosts)}"
+    how = "it once more, then look at its links"
+    if len(table.hosts) > 1:
+        how = "each of its hosts with one that is good"
     return finding(
-        key, table.head.at, found=f"{table.title}: {found}", only=only, how=how, again=again
+        key,
+        table.head.at,
+        found=f"{table.title}: {found}",
+        only=only,
+        how=how,
+        again=table.again(table.nbytes[0], table.nbytes[-1]),
     )
 
 
 def against_preset(table: BenchmarkTable) -> Iterator[Finding]:
     """Yield the peak as a share of what the preset allows; about half of it or less is a fault."""
-    preset = next(
-        (preset for pattern, preset in PRESETS if pattern.search(" ".join(table.devices))), ""
-    )
+    devices = " ".join(table.devices)
+    presets = [preset for pattern, preset in PRESETS if pattern.search(devices)]
     is_one_node = len(table.hosts) == len(table.devices) == 1 < table.ranks
-    can_tell = (
-        preset and is_one_node and table.collective in CONTRACTS and table.nbytes[-1] >= LARGE
-    )
+    is_large = table.collective in CONTRACTS and table.nbytes[-1] >= LARGE
+    if not (presets and is_one_node and is_large):
+        return
     most = 0.0
     with suppress(ModuleNotFoundError):  # reading a log needs no extra, whereas presets are YAML
-        most = _most(table, preset) if can_tell else 0.0
-    if most:
-        top = int(table.busbw.argmax())
-        peak, share = table.busbw[top], table.busbw[top] / most
-        key = (
-            "preset"
-            if share > HALF[1]
-            else "half of a preset"
-            if share >= HALF[0]
-            else "less than half of a preset"
-        )
-        of = {
-            "most": most,
-            "preset": preset,
-            "size": format_bytes(table.nbytes[top]),
-            "host": table.hosts[0],
-        }
-        yield finding(f"benchmarks.{key}", table.places[top], peak=peak, share=share, **of)
+        most = _most(table, presets[0])
+    if not most:
+        return
+    top = int(table.busbw.argmax())
+    share = table.busbw[top] / most
+    key = "less than half of a preset"
+    if share > HALF[1]:
+        key = "preset"
+    elif share >= HALF[0]:
+        key = "half of a preset"
+    yield finding(
+        f"benchmarks.{key}",
+        table.places[top],
+        peak=table.busbw[top],
+        share=share,
+        most=most,
+        preset=presets[0],
+        size=format_bytes(table.nbytes[top]),
+        host=table.hosts[0],
+    )
 
 
 def _most(table: BenchmarkTable, preset: str) -> float:
