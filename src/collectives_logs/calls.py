@@ -84,9 +84,8 @@ def by_kind(series: Iterable[tuple[str, CallSeries]]) -> dict[CallKind, Floats]:
     for collective, calls in series:
         nbytes, durations = np.asarray(calls.nbytes), np.asarray(calls.durations)
         for size in np.unique(nbytes).tolist():
-            kinds.setdefault(CallKind(collective, calls.size, size), []).append(
-                durations[nbytes == size]
-            )
+            kind = CallKind(collective, calls.size, size)
+            kinds.setdefault(kind, []).append(durations[nbytes == size])
     return {kind: np.concatenate(durations) for kind, durations in kinds.items()}
 
 
@@ -107,21 +106,22 @@ def waiting(durations: Floats) -> Waiting:
     >>> waiting(slow)
     Waiting(share=0.8076923076923077, last=1, often=4, own=1.0, others=8.75)
     """
+    ranks, calls = durations.shape
     shortest, least = durations.argmin(axis=0), durations.min(axis=0)
-    # The others', in the mean.
-    waits = (durations.sum(axis=0) - least) / (len(durations) - 1) - least
-    caused = np.bincount(shortest, weights=waits, minlength=len(durations))
-    row, total = int(caused.argmax()), float(durations.sum())
-    mine = durations[:, shortest == row]
-    own, others = mine[row], np.median(np.delete(mine, row, axis=0), axis=0)
-    middle, beside = (float(np.median(each)) if each.size else 0.0 for each in (own, others))
-    is_one = (
-        durations.shape[1] >= MIN_CALLS
-        and caused[row] > MOSTLY * waits.sum()
-        and beside > WIDE * middle
-    )
-    share = 1 - float(least.sum()) * len(durations) / total if total else 0.0
-    return Waiting(share, row if is_one else None, own.size, middle, beside)
+    # How long the others wait in a call, in the mean.
+    waits = (durations.sum(axis=0) - least) / (ranks - 1) - least
+    caused = np.bincount(shortest, weights=waits, minlength=ranks)
+    row = int(caused.argmax())
+    caused_by_row = durations[:, shortest == row]
+    own, others = 0.0, 0.0
+    often = caused_by_row.shape[1]
+    if often:
+        own = float(np.median(caused_by_row[row]))
+        others = float(np.median(np.median(np.delete(caused_by_row, row, axis=0), axis=0)))
+    is_one = calls >= MIN_CALLS and caused[row] > MOSTLY * waits.sum() and others > WIDE * own
+    total = float(durations.sum())
+    share = 1 - float(least.sum()) * ranks / total if total else 0.0
+    return Waiting(share, row if is_one else None, often, own, others)
 
 
 def waiting_findings(
@@ -131,29 +131,26 @@ def waiting_findings(
     calls = microseconds.shape[1]
     if len(members) < 2 or calls < MIN_CALLS or collective not in TOGETHER:
         return
-    of = waiting(microseconds)
-    if (row := of.last) is not None:
-        own, others, between = (
-            duration(each / 1e6) for each in (of.own, of.others, of.others - of.own)
-        )
+    who = waiting(microseconds)
+    row = who.last
+    if row is not None:
         name, at = members[row]
-        times = {"own": own, "others": others, "between": between}
-        one = finding(
+        straggler = finding(
             "calls.straggler",
             at,
             name=name,
-            often=of.often,
+            often=who.often,
             calls=calls,
             collective=collective,
-            **times,
+            own=duration(who.own / 1e6),
+            others=duration(who.others / 1e6),
+            between=duration((who.others - who.own) / 1e6),
         )
-        yield one._replace(
-            draw=lambda: _bars(collective, [name for name, _ in members], microseconds, row)
-        )
-    elif of.share > MUCH and calls >= MANY_CALLS:
-        yield finding(
-            "calls.waiting", *(at for _, at in members), share=of.share, collective=collective
-        )
+        names = [name for name, _ in members]
+        yield straggler._replace(draw=lambda: _bars(collective, names, microseconds, row))
+    elif who.share > MUCH and calls >= MANY_CALLS:
+        files = [at for _, at in members]
+        yield finding("calls.waiting", *files, share=who.share, collective=collective)
 
 
 def _bars(collective: str, names: Sequence[str], microseconds: Floats, row: int) -> Picture | None:

@@ -70,12 +70,13 @@ def row(source: str, found: "Finding") -> dict[str, Any]:
     }
 
 
-def line(of: dict[str, Any]) -> str:
+def line(row: dict[str, Any]) -> str:
     """Return a row as the terminal shows it."""
-    first = f"  {of['kind']}: {of['found']}" + (f" ({', '.join(of['at'])})" if of["at"] else "")
-    more = [
-        f"      {word}: {of[name]}"
-        for name, word in (("follows", "so"), ("next", "try"))
-        if of[name]
-    ]
-    return "\n".join([first, *more])
+    text = f"  {row['kind']}: {row['found']}"
+    if row["at"]:
+        text += f" ({', '.join(row['at'])})"
+    if row["follows"]:
+        text += f"\n      so: {row['follows']}"
+    if row["next"]:
+        text += f"\n      try: {row['next']}"
+    return text

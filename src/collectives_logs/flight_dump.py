@@ -146,7 +146,7 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
     raw = value.get("entries", [])
     raw = raw if isinstance(raw, list) else []
     left = _Left()
-    entries = [*_entries(raw[-most:], left)]
+    entries = list(_entries(raw[-most:], left))
     first = raw[0].get("record_id") if raw and isinstance(raw[0], dict) else 0
     return Dump(
         str(path),
@@ -272,7 +272,7 @@ def _frame(raw: Any, left: _Left) -> str:
 
 
 def _groups(raw: Any, left: _Left) -> dict[str, DumpedGroup]:
-    found = [*raw.items()][:MAX_GROUPS] if isinstance(raw, dict) else []
+    found = list(raw.items())[:MAX_GROUPS] if isinstance(raw, dict) else []
     return {
         name[:MAX_LETTERS]: DumpedGroup(as_text(of.get("desc")), _ranks(of.get("ranks"), left))
         for name, of in found

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import resources
+from itertools import chain
 from typing import Any, NamedTuple
 
 # How near to the cause a line is: it names one, follows from another process's, or only names a
@@ -38,9 +39,8 @@ def _form(row: dict[str, Any]) -> Form:
     """Return the form of a row, in whose pattern a space may be a line's end."""
     text = row.get("text") or "|".join(map(re.escape, row["has"])).replace(r"\ ", " ")
     pattern = re.compile(re.sub(r" (?![*?+{])", r"\\s*", text), re.DOTALL)
-    return Form(
-        **row | {"has": tuple(BLANKS.sub("", each) for each in row["has"]), "text": pattern}
-    )
+    literals = tuple(BLANKS.sub("", literal) for literal in row["has"])
+    return Form(**row | {"has": literals, "text": pattern})
 
 
 class Forms:
@@ -48,7 +48,7 @@ class Forms:
 
     def __init__(self, forms: Iterable[Form]) -> None:
         self.forms = tuple(forms)
-        literals = dict.fromkeys(literal for form in self.forms for literal in form.has)
+        literals = dict.fromkeys(chain.from_iterable(form.has for form in self.forms))
         self.any = re.compile("|".join(map(re.escape, literals)))
 
 
@@ -56,7 +56,7 @@ IN_NCCL, ANYWHERE = (Forms(map(_form, TABLE[part])) for part in ("nccl", "anywhe
 IN_INFO = Forms(form for form in IN_NCCL.forms if form.level == "INFO")
 
 # The literals of all forms that any line may have, as they are printed.
-LITERALS = tuple(dict.fromkeys(literal for row in TABLE["anywhere"] for literal in row["has"]))
+LITERALS = tuple(dict.fromkeys(chain.from_iterable(row["has"] for row in TABLE["anywhere"])))
 
 
 def form_of(text: str, forms: Forms) -> Form | None:
@@ -68,8 +68,10 @@ def form_of(text: str, forms: Forms) -> Form | None:
     squeezed = BLANKS.sub("", text)
     if forms.any.search(squeezed) is None:
         return None
-    possible = (form for form in forms.forms if any(literal in squeezed for literal in form.has))
-    return next((form for form in possible if form.text.search(text)), None)
+    for form in forms.forms:
+        if any(literal in squeezed for literal in form.has) and form.text.search(text):
+            return form
+    return None
 
 
 def ranks_in(text: str, form: Form) -> tuple[frozenset[int], ...]:

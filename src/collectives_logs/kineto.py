@@ -130,67 +130,77 @@ class _Events:
         """Read what comes before the events."""
         if not isinstance(given, dict):
             return
-        trace, rank, world = (
-            self.trace,
-            as_count(given.get("rank")),
-            as_count(given.get("world_size")),
-        )
-        trace.world = world if world <= MAX_RANKS else 0
-        trace.rank = rank if rank < world else trace.rank
+        trace = self.trace
+        rank, world = as_count(given.get("rank")), as_count(given.get("world_size"))
+        if world <= MAX_RANKS:
+            trace.world = world
+        if rank < world:
+            trace.rank = rank
         trace.backend = str(given.get("backend", ""))[:40]
-        self.whole = trace.world if given.get("pg_count", 1) == 1 else 0
+        if given.get("pg_count", 1) == 1:
+            self.whole = trace.world
 
     def add(self, event: Object) -> None:
-        cat, name, args = (
-            event.get("cat"),
-            str(event.get("name"))[:400],
-            as_object(event.get("args")),
-        )
+        """Keep an event, if it is a kernel, an operator or a step."""
+        category, name = event.get("cat"), str(event.get("name"))[:400]
+        args = as_object(event.get("args"))
         start, lasts = as_number(event.get("ts")), as_number(event.get("dur"))
-        if (
-            event.get("ph") != "X"
-            or math.isnan(start)
-            or not lasts >= 0
-            or args.get("finished") is False
-        ):
+        is_timed = event.get("ph") == "X" and not math.isnan(start) and lasts >= 0
+        if not is_timed or args.get("finished") is False:
             return  # what has not finished lasts to the end of the profile there
-        if cat == "kernel" and (found := KERNEL.search(name)):
-            self._kernel(found, args, start, lasts)
-        elif cat == "kernel" or (cat == "cpu_op" and name.startswith("aten::")):
-            starts, durations = self.compute[cat]
-            if len(starts) < MAX_KERNELS:
-                starts.append(start)
-                durations.append(lasts)
+        if category == "kernel":
+            kernel = KERNEL.search(name)
+            if kernel:
+                self._kernel(kernel, args, start, lasts)
             else:
-                self.trace.left_out += 1
-        elif cat == "user_annotation" and STEP.match(name):
+                self._compute(category, start, lasts)
+        elif category == "cpu_op" and name.startswith("aten::"):
+            self._compute(category, start, lasts)
+        elif category == "user_annotation":
+            self._annotation(name, args, start, lasts)
+
+    def _compute(self, category: str, start: float, lasts: float) -> None:
+        starts, durations = self.compute[category]
+        if len(starts) < MAX_KERNELS:
+            starts.append(start)
+            durations.append(lasts)
+        else:
+            self.trace.left_out += 1
+
+    def _annotation(self, name: str, args: Object, start: float, lasts: float) -> None:
+        """Keep a step, or a collective that a back end on the CPU annotates."""
+        if STEP.match(name):
             self.trace.steps.append(lasts)
-        elif cat == "user_annotation" and (found := HOST.match(name)):
-            collective = collective_of(found[2])
-            nbytes = _host_bytes(args) * (
-                self.whole if collective in ("all_gather", "gather") else 1
-            )
+            return
+        on_host = HOST.match(name)
+        if on_host:
+            collective = collective_of(on_host[2])
+            nbytes = _host_bytes(args)
+            if collective in ("all_gather", "gather"):
+                nbytes *= self.whole
             self._call(self.host, (collective, ""), self.whole, (start, lasts, nbytes))
 
     def _kernel(self, found: re.Match[str], args: Object, start: float, lasts: float) -> None:
+        """Keep a kernel that communicates."""
         kind, name = found[1] or found[2] or "Generic", args.get("Collective name")
         is_generic = GENERIC.match(kind) is not None
-        collective = (
-            "generic kernel" if is_generic and not name else collective_of(str(name or kind))
-        )
-        if (choice := ALGORITHM.search(kind)) and not is_generic:
-            kernel = f"{collective} {choice[1]}_{choice[2]}"
-            if kernel in self.trace.kernels or len(self.trace.kernels) < MAX_NAMES:
-                self.trace.kernels[kernel] += 1
+        collective = "generic kernel"
+        if name or not is_generic:
+            collective = collective_of(str(name or kind))
+        choice = ALGORITHM.search(kind)
+        if choice and not is_generic:
+            self._count(f"{collective} {choice[1]}_{choice[2]}")
         elements = max(as_count(args.get("In msg nelems")), as_count(args.get("Out msg nelems")))
         nbytes = elements * ITEM_BYTES.get(str(args.get("dtype")), 0)
-        group = (
-            args.get("Process Group Ranks")
-            or args.get("Process Group Name")
-            or f"stream {args.get('stream')}"
-        )
+        group = args.get("Process Group Ranks") or args.get("Process Group Name")
+        group = group or f"stream {args.get('stream')}"
         size = min(as_count(args.get("Group size")), MAX_RANKS)
         self._call(self.trace.calls, (collective, str(group)[:1000]), size, (start, lasts, nbytes))
+
+    def _count(self, kernel: str) -> None:
+        kernels = self.trace.kernels
+        if kernel in kernels or len(kernels) < MAX_NAMES:
+            kernels[kernel] += 1
 
     def _call(
         self,
@@ -202,42 +212,41 @@ class _Events:
         self.often += 1
         if self.often > MAX_CALLS or (key not in to and len(to) >= MAX_GROUPS):
             self.trace.left_out += 1
-        else:
-            to.setdefault(key, CallSeries(size, Place(self.trace.file))).add(*call)
+            return
+        series = to.setdefault(key, CallSeries(size, Place(self.trace.file)))
+        start, lasts, nbytes = call
+        series.add(start, lasts, nbytes)
 
     def measured(self) -> Trace:
         """Return the trace with what its times add up to."""
-        trace, on_gpu = self.trace, bool(self.trace.calls or self.compute["kernel"][0])
-        if not on_gpu:
-            trace.calls = self.host
-        begun, lasting = (
-            np.asarray(each) for each in self.compute["kernel" if on_gpu else "cpu_op"]
-        )
-        starts = np.concatenate(
-            [np.empty(0), *(np.asarray(each.order) for each in trace.calls.values())]
-        )
-        durations = np.concatenate(
-            [np.empty(0), *(np.asarray(each.durations) for each in trace.calls.values())]
-        )
+        trace = self.trace
+        category = "kernel"
+        if not trace.calls and not self.compute["kernel"][0]:  # there is no GPU
+            trace.calls, category = self.host, "cpu_op"
+        begun, lasting = (np.asarray(times) for times in self.compute[category])
+        starts, durations = np.empty(0), np.empty(0)
+        if trace.calls:
+            series = trace.calls.values()
+            starts = np.concatenate([np.asarray(calls.order) for calls in series])
+            durations = np.concatenate([np.asarray(calls.durations) for calls in series])
         communication, compute = union(starts, durations), union(begun, lasting)
-        everything = union(np.concatenate([starts, begun]), np.concatenate([durations, lasting]))
         trace.communication = communication.length
         trace.exposed = communication.length - shared(communication, compute)
-        extent = float(everything.ends[-1] - everything.starts[0]) if everything.ends.size else 0.0
-        trace.span, trace.computation = max(sum(trace.steps), extent), compute.length
+        trace.computation = compute.length
+        everything = union(np.concatenate([starts, begun]), np.concatenate([durations, lasting]))
+        trace.span = sum(trace.steps)
+        if everything.ends.size:
+            extent = float(everything.ends[-1] - everything.starts[0])
+            trace.span = max(trace.span, extent)
         return trace
 
 
 def _host_bytes(args: Object) -> int:
-    """Return the bytes of the first tensor of a CPU event."""
+    """Return the bytes of the first tensor of a CPU event, 0 if it names none."""
     dims, kinds = args.get("Input Dims"), args.get("Input type")
-    if not (
-        isinstance(dims, list)
-        and isinstance(kinds, list)
-        and dims
-        and kinds
-        and isinstance(dims[0], list)
-    ):
+    if not isinstance(dims, list) or not isinstance(kinds, list):
+        return 0
+    if not dims or not kinds or not isinstance(dims[0], list):
         return 0
     elements = 1
     for length in dims[0][:16]:
@@ -271,22 +280,23 @@ def findings(traces: Sequence[Trace]) -> Iterator[Finding]:
         counts.update(trace.kernels)
     if counts:
         names = named([f"{name} ({count:,})" for name, count in counts.most_common()])
-        yield finding(
-            "kineto.kernels", *places(trace.file for trace in traces if trace.kernels), names=names
-        )
+        at = places(trace.file for trace in traces if trace.kernels)
+        yield finding("kineto.kernels", *at, names=names)
 
 
 def _job(traces: Sequence[Trace]) -> Finding:
+    """Return whose traces these are, and their steps."""
     world, numbers = max(trace.world for trace in traces), {trace.rank for trace in traces}
-    backends = named(sorted({trace.backend for trace in traces} - {""}))
+    found = ranks(numbers)
+    if world:
+        found += f" of {world}"
+    backends = sorted({trace.backend for trace in traces if trace.backend})
+    if backends:
+        found += f", {named(backends)}"
     steps = np.concatenate([np.asarray(trace.steps) for trace in traces])
-    each = (
-        f", {many(len(steps) // len(traces), 'step')} of {_time(np.median(steps))}"
-        if len(steps)
-        else ""
-    )
-    whole = f" of {world}" if world else ""
-    found = f"{ranks(numbers)}{whole}{f', {backends}' if backends else ''}{each}"
+    if len(steps):
+        a_rank = len(steps) // len(traces)
+        found += f", {many(a_rank, 'step')} of {_time(np.median(steps))}"
     key = "kineto.trace in part" if len(numbers) < world else "kineto.trace"
     return finding(key, *places(trace.file for trace in traces), found=found)
 
@@ -311,22 +321,26 @@ def _collectives(traces: Sequence[Trace]) -> Iterator[Finding]:
 
     Those that take the longest first.
     """
-    found: dict[CallKind, list[Floats]] = {}
+    durations: dict[CallKind, list[Floats]] = {}
     for trace in traces:
-        for kind, durations in by_kind(
-            (name, calls) for (name, _), calls in trace.calls.items()
-        ).items():
-            found.setdefault(kind, []).append(durations)
-    order = sorted(found, key=lambda kind: -sum(float(each.sum()) for each in found[kind]))
-    for kind in order[:MAX_NAMED]:
-        least = _least(kind) if kind == order[0] else ""
-        yield Finding("collective", _collective(kind, found[kind], len(traces)) + least)
-    if rest := order[MAX_NAMED:]:
-        took = sum(float(each.sum()) for kind in rest for each in found[kind]) / len(traces)
-        yield Finding(
-            "collective",
-            f"{many(len(rest), 'more kind')} of calls: they take {_time(took)} a rank together",
-        )
+        series = [(name, calls) for (name, _), calls in trace.calls.items()]
+        for kind, microseconds in by_kind(series).items():
+            durations.setdefault(kind, []).append(microseconds)
+    totals = {kind: _sum(of_kind) for kind, of_kind in durations.items()}
+    longest_first = sorted(durations, key=lambda kind: -totals[kind])
+    for kind in longest_first[:MAX_NAMED]:
+        least = _least(kind) if kind == longest_first[0] else ""
+        yield Finding("collective", _collective(kind, durations[kind], len(traces)) + least)
+    rest = longest_first[MAX_NAMED:]
+    if rest:
+        took = _time(sum(totals[kind] for kind in rest) / len(traces))
+        kinds = many(len(rest), "more kind")
+        yield Finding("collective", f"{kinds} of calls: they take {took} a rank together")
+
+
+def _sum(durations: Sequence[Floats]) -> float:
+    """Return the time of all calls on all ranks, in microseconds."""
+    return sum(float(microseconds.sum()) for microseconds in durations)
 
 
 def _collective(kind: CallKind, durations: Sequence[Floats], files: int) -> str:
@@ -334,51 +348,51 @@ def _collective(kind: CallKind, durations: Sequence[Floats], files: int) -> str:
 
     The rank of the shortest median waits least, so that it says how fast they are.
     """
-    least = min(float(np.median(each)) for each in durations)
-    calls, took = (
-        sum(each.size for each in durations) / files,
-        sum(float(each.sum()) for each in durations) / files,
-    )
-    size = f" of {format_bytes(kind.nbytes)}" if kind.nbytes else ""
-    on = f" on {many(kind.size, 'rank')}" if kind.size else ""
-    each = " a rank" if files > 1 else ""
-    found = f"{kind.collective}{size}{on}: {calls:.4g} calls{each}, {_time(took)} in all, median {_time(least)}"
-    if not (busbw := kind.busbw(least)):
-        return found
-    together = f", busbw {busbw:.3g} GB/s" if kind.collective in TOGETHER else ""
-    return f"{found}: algbw {algbw(kind.nbytes, least / 1e6):.3g} GB/s{together}"
+    least = min(float(np.median(microseconds)) for microseconds in durations)
+    calls = sum(microseconds.size for microseconds in durations) / files
+    found = kind.collective
+    if kind.nbytes:
+        found += f" of {format_bytes(kind.nbytes)}"
+    if kind.size:
+        found += f" on {many(kind.size, 'rank')}"
+    found += f": {calls:.4g} calls"
+    if files > 1:
+        found += " a rank"
+    found += f", {_time(_sum(durations) / files)} in all, median {_time(least)}"
+    busbw = kind.busbw(least)
+    if busbw:
+        found += f": algbw {algbw(kind.nbytes, least / 1e6):.3g} GB/s"
+        if kind.collective in TOGETHER:
+            found += f", busbw {busbw:.3g} GB/s"
+    return found
 
 
 def _least(kind: CallKind) -> str:
     """Return what any schedule of it must send."""
-    if (
-        kind.collective not in TOGETHER
-        or kind.collective not in CONTRACTS
-        or not kind.nbytes
-        or kind.size < 2
-    ):
+    is_known = kind.collective in TOGETHER and kind.collective in CONTRACTS
+    if not is_known or not kind.nbytes or kind.size < 2:
         return ""
-    least = round(kind.nbytes * CONTRACTS[kind.collective].factor(kind.size))
-    return f"; each rank sends at least {format_bytes(least)}, if no switch adds, and busbw is that over time"
+    least = format_bytes(round(kind.nbytes * CONTRACTS[kind.collective].factor(kind.size)))
+    return f"; each rank sends at least {least}, if no switch adds, and busbw is that over time"
 
 
 def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
     """Yield communication beside which no compute kernel runs."""
-    of = [trace for trace in traces if trace.communication and trace.computation]
-    if not of:
+    both = [trace for trace in traces if trace.communication and trace.computation]
+    if not both:
         return
-    share = np.array(
-        [[trace.communication / trace.span, trace.exposed / trace.span] for trace in of]
-    )
-    worst, most = of[int(share[:, 1].argmax())], share[:, 1].max()
+    exposed = [trace.exposed / trace.span for trace in both]
+    least, most = min(exposed), max(exposed)
+    worst = both[exposed.index(most)]
+    time = _time(worst.exposed / max(len(worst.steps), 1))
     yield finding(
         "kineto.overlap" if most < MUCH_EXPOSED else "kineto.exposed",
         Place(worst.file),
-        share=np.median(share[:, 0]),
-        hidden=np.median([1 - trace.exposed / trace.communication for trace in of]),
-        exposed=f"{share[:, 1].min():.0%} to {most:.0%}" if len(of) > 1 else f"{most:.0%}",
+        share=np.median([trace.communication / trace.span for trace in both]),
+        hidden=np.median([1 - trace.exposed / trace.communication for trace in both]),
+        exposed=f"{least:.0%} to {most:.0%}" if len(both) > 1 else f"{most:.0%}",
         rank=worst.rank,
-        time=_time(worst.exposed / (len(worst.steps) or 1)) + " a step" * bool(worst.steps),
+        time=f"{time} a step" if worst.steps else time,
     )
 
 
@@ -389,22 +403,28 @@ def _waiting(traces: Sequence[Trace]) -> Iterator[Finding]:
         for key, calls in trace.calls.items():
             groups.setdefault(key, []).append((trace, calls))
     for (collective, _), members in groups.items():
-        (least, few), (most, many_calls) = (
-            pick(members, key=lambda one: len(one[1].durations)) for pick in (min, max)
-        )
-        counts = {"few": len(few.durations), "many": len(many_calls.durations)}
-        if collective not in TOGETHER or len(members) < 2 or counts["many"] < MIN_CALLS:
+        counts = [len(calls.durations) for _, calls in members]
+        few, many_calls = min(counts), max(counts)
+        if collective not in TOGETHER or len(members) < 2 or many_calls < MIN_CALLS:
             continue
-        if counts["few"] < counts["many"]:
-            at, numbers = places([least.file, most.file]), {"least": least.rank, "most": most.rank}
-            yield finding("kineto.calls", *at, collective=collective, **numbers, **counts)
+        if few < many_calls:
+            least, _ = members[counts.index(few)]
+            most, _ = members[counts.index(many_calls)]
+            yield finding(
+                "kineto.calls",
+                *places([least.file, most.file]),
+                collective=collective,
+                least=least.rank,
+                most=most.rank,
+                few=few,
+                many=many_calls,
+            )
             continue
-        names = [(f"rank {trace.rank}", calls.place) for trace, calls in members]
-        times = [
-            np.asarray(calls.durations)[np.argsort(calls.order, kind="stable")]
-            for _, calls in members
-        ]
-        yield from waiting_findings(collective, names, np.array(times))
+        names, rows = [], []
+        for trace, calls in members:
+            names.append((f"rank {trace.rank}", calls.place))
+            rows.append(np.asarray(calls.durations)[np.argsort(calls.order, kind="stable")])
+        yield from waiting_findings(collective, names, np.array(rows))
 
 
 def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
@@ -412,20 +432,20 @@ def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
     most: dict[str, tuple[float, float, Trace]] = {}
     for trace in traces:
         for (collective, _), calls in trace.calls.items():
-            a_step, nbytes = (
-                len(calls.durations) / (len(trace.steps) or 1),
-                float(np.median(np.asarray(calls.nbytes))),
-            )
-            if (
-                a_step > MANY_CALLS
-                and 0 < nbytes < SMALL
-                and a_step > most.get(collective, (0.0,))[0]
-            ):
+            a_step = len(calls.durations) / max(len(trace.steps), 1)
+            nbytes = float(np.median(np.asarray(calls.nbytes)))
+            known, _, _ = most.get(collective, (0.0, 0.0, trace))
+            if 0 < nbytes < SMALL and a_step > max(known, MANY_CALLS):
                 most[collective] = a_step, nbytes, trace
     for collective, (a_step, nbytes, trace) in most.items():
-        per, size = "a step" if trace.steps else "in the trace", format_bytes(nbytes)
-        calls_of = {"calls": a_step, "collective": collective}
-        yield finding("kineto.small messages", Place(trace.file), **calls_of, per=per, size=size)
+        yield finding(
+            "kineto.small messages",
+            Place(trace.file),
+            calls=a_step,
+            collective=collective,
+            per="a step" if trace.steps else "in the trace",
+            size=format_bytes(nbytes),
+        )
 
 
 def _time(microseconds: float) -> str:

@@ -269,7 +269,7 @@ class _LogReader(LineReader):
         writer, label, rank, text = without_prefix(text)
         text = TAG.sub("", text) if "]<std" in text else text
         process, begun = Process(label, 0, 0), text[:MAX_READ]
-        heads = [*HEAD.finditer(text)] if any(level in text for level in LEVELS) else []
+        heads = list(HEAD.finditer(text)) if any(level in text for level in LEVELS) else []
         self.lines(at, label, text, heads)
         if writer in self.tracing or "Traceback" in begun:
             self.traceback(writer, at, process, begun)
@@ -281,12 +281,15 @@ class _LogReader(LineReader):
             self.close(writer)
         if is_new:
             self.open(writer, _Record(at, process, rank, _opens(begun, None)))
-        if is_known and (found := VERSION.search(text)):
-            self.version(found, at, process)
+        version = VERSION.search(text) if is_known else None
+        if version:
+            self.version(version, at, process)
         if is_known and GEFORCE.search(begun):
             self.setting("GeForce", "", process, at)
-        if (is_new or not heads) and (record := self.records.get(writer)):
-            record.texts += [begun] if begun.strip() else []
+        record = self.records.get(writer)
+        if record and (is_new or not heads):
+            if begun.strip():
+                record.texts.append(begun)
             if len(record.texts) == MAX_LINES:
                 self.close(writer)
 
@@ -317,12 +320,13 @@ class _LogReader(LineReader):
     def end(self) -> None:
         """Close what the last file has left open."""
         self.tracing.clear()
-        for writer in [*self.records]:
+        for writer in list(self.records):
             self.close(writer)
 
     def close(self, writer: str) -> None:
         """Keep what a record says: a call that timed out, or the first form that it has."""
-        if (record := self.records.pop(writer, None)) is None:
+        record = self.records.pop(writer, None)
+        if record is None:
             return
         whole = "".join(text.rstrip() for text in record.texts)
         is_known = self.log.torch.record(record.at, re.sub(r"\s+", "", whole), record.job)
@@ -343,8 +347,9 @@ class _LogReader(LineReader):
         if now is None:
             return
         now.lines += 1
-        if found := FRAME.match(text):
-            now.frame = found[1]
+        frame = FRAME.match(text)
+        if frame:
+            now.frame = frame[1]
         elif text[:1] not in (" ", "\t", "", "|", "^") or now.lines > MAX_TRACEBACK:
             del self.tracing[writer]
             if EXCEPTION.match(text) and len(self.log.raised) < MAX_WARNINGS:
@@ -380,7 +385,8 @@ class _LogReader(LineReader):
 
     @reads(r"^(?:Channel|Ring) \d+(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$")
     def connection(self, found: re.Match[str], at: Place, _: Process) -> None:
-        if way := way_of(found[3].strip()):
+        way = way_of(found[3].strip())
+        if way:
             count, first, where = self.log.ways.get(way, (0, f"rank {found[1]} to {found[2]}", at))
             self.log.ways[way] = count + 1, first, where
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 from collectives.units import many
@@ -56,18 +57,18 @@ def findings(log: JobLog) -> Iterator[Finding]:
     versions = ", ".join(log.settings.get("version", {}))
     says = f"; NCCL {versions}" if versions else ""
     yield Finding("log", f"{many(log.lines, 'line')}, {log.own:,} of them NCCL's{says}")
-    found, waited = [*_messages(log, CAUSE)], [*timeouts(log.torch)]
+    found = list(_messages(log, CAUSE))
+    timed_out = list(timeouts(log.torch))
     is_explained = any(one.follows for one in found)
-    has_failed = (
-        is_explained
-        or bool(waited)
-        or any(each.form and each.form.follows for each in log.messages)
-    )
-    if has_failed:  # or else a program may have caught them
-        found += _exceptions(log, is_cause=not is_explained)
-    found += [*waited, *_settings(log)]
-    found += [*_unknown(log), *_messages(log, CONSEQUENCE), *_messages(log, RESULT)]
-    found += [*_slow_ways(log)]
+    is_failure = any(message.form and message.form.follows for message in log.messages)
+    if is_explained or timed_out or is_failure:  # or else a program may have caught exceptions
+        found.extend(_exceptions(log, is_cause=not is_explained))
+    found.extend(timed_out)
+    found.extend(_settings(log))
+    found.extend(_unknown(log))
+    found.extend(_messages(log, CONSEQUENCE))
+    found.extend(_messages(log, RESULT))
+    found.extend(_slow_ways(log))
     yield from found
     if not any(one.follows for one in found):
         yield from _last_words(log)
@@ -79,18 +80,22 @@ def _messages(log: JobLog, weight: str) -> Iterator[Finding]:
     What only names a result says nothing beside causes.
     """
     forms: dict[Form, list[LogMessage]] = {}
+    is_explained = False
     for message in log.messages:
-        if message.form and message.form.next and message.form.weight == weight:
-            forms.setdefault(message.form, []).append(message)
-    is_explained = any(
-        each.form and each.form.weight != RESULT and each.form.follows for each in log.messages
-    )
-    if weight == RESULT and is_explained:
-        return
-    if weight == RESULT:  # that a rank ended says more than that some process did
+        form = message.form
+        if form is None:
+            continue
+        if form.next and form.weight == weight:
+            forms.setdefault(form, []).append(message)
+        if form.follows and form.weight != RESULT:
+            is_explained = True
+    if weight == RESULT:
+        if is_explained:
+            return
+        # That a rank ended says more than that some process did.
         forms = dict(sorted(forms.items(), key=lambda item: not item[0].says))
-    for form, those in [*forms.items()][:MAX_NAMED]:
-        yield _shown(form.kind, those, form)
+    for form, messages in islice(forms.items(), MAX_NAMED):
+        yield _shown(form.kind, messages, form)
 
 
 def _unknown(log: JobLog) -> Iterator[Finding]:
@@ -98,38 +103,45 @@ def _unknown(log: JobLog) -> Iterator[Finding]:
     alike: dict[str, list[LogMessage]] = {}
     for message in log.messages:
         if message.form is None or not message.form.next:
-            alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "0", message.text), []).append(message)
-    for those in [*alike.values()][:MAX_NAMED]:
-        yield _shown("warning" if those[0].form is None else "error", those)
+            without_numbers = re.sub(r"0x[0-9a-f]+|\d+", "0", message.text)
+            alike.setdefault(without_numbers, []).append(message)
+    for messages in islice(alike.values(), MAX_NAMED):
+        yield _shown("warning" if messages[0].form is None else "error", messages)
 
 
-def _shown(kind: str, those: Sequence[LogMessage], form: Form | None = None) -> Finding:
+def _shown(kind: str, messages: Sequence[LogMessage], form: Form | None = None) -> Finding:
     """Return a finding that shows these lines, each text once, whom they name, and where some of them are."""
     distinct: dict[str, LogMessage] = {}
-    for each in those:
-        distinct.setdefault(VARYING.sub("", each.text), each)
-    texts = [
-        f"{each.process.host}: {each.text}" if each.process.host else each.text
-        for each in distinct.values()
-    ]
-    text = "; ".join([texts[0], *(more[:MAX_MORE] for more in texts[1:MAX_ALIKE])])
-    if form and (who := _who(those, form)):
-        text = f"{who}: {text}"
-    found = f"{text} ({many(len(those), 'line')}{_on(each.process for each in those)})"
-    places = tuple(dict.fromkeys(each.at for each in those))[:3]
-    return Finding(kind, found, form.follows if form else "", form.next if form else "", places)
+    for message in messages:
+        distinct.setdefault(VARYING.sub("", message.text), message)
+    texts: list[str] = []
+    for message in islice(distinct.values(), MAX_ALIKE):
+        host = f"{message.process.host}: " if message.process.host else ""
+        text = host + message.text
+        texts.append(text[:MAX_MORE] if texts else text)
+    found = "; ".join(texts)
+    who = _who(messages, form) if form else ""
+    if who:
+        found = f"{who}: {found}"
+    hosts = _on(message.process for message in messages)
+    found += f" ({many(len(messages), 'line')}{hosts})"
+    places = dict.fromkeys(message.at for message in messages)
+    at = tuple(islice(places, 3))
+    if form is None:
+        return Finding(kind, found, at=at)
+    return Finding(kind, found, form.follows, form.next, at)
 
 
-def _who(those: Sequence[LogMessage], form: Form) -> str:
+def _who(messages: Sequence[LogMessage], form: Form) -> str:
     """Return whom these lines name, or "": all together, but of tensors that wait each list of ranks."""
-    lists = [*dict.fromkeys(some for each in those for some in each.ranks)]
+    if not form.says:
+        return ""
+    lists: dict[frozenset[int], None] = {}  # each once, in their order
+    for message in messages:
+        lists |= dict.fromkeys(message.ranks)
     if form.kind != "behind" and lists:
-        lists = [frozenset().union(*lists)]
-    return (
-        "; ".join(form.says.format(ranks=ranks(some)) for some in lists[:MAX_ALIKE])
-        if form.says
-        else ""
-    )
+        return form.says.format(ranks=ranks(chain.from_iterable(lists)))
+    return "; ".join(form.says.format(ranks=ranks(some)) for some in islice(lists, MAX_ALIKE))
 
 
 def _exceptions(log: JobLog, *, is_cause: bool) -> Iterator[Finding]:
@@ -138,29 +150,31 @@ def _exceptions(log: JobLog, *, is_cause: bool) -> Iterator[Finding]:
     If the job failed and no line says why, they are the reason.
     """
     distinct: dict[str, list[Raised]] = {}
-    for each in log.raised:
-        if not NOT_OWN.search(each.text):
-            distinct.setdefault(each.text, []).append(each)
-    explained = {each.at for each in log.messages}
-    for text, those in [*distinct.items()][:MAX_ALIKE]:
-        if explained.isdisjoint(each.at for each in those):
-            who = next((f"{each.process.host}: " for each in those if each.process.host), "")
-            frame = f", raised at {those[0].frame}" if those[0].frame else ""
-            shown = f"{who}{text}{frame} ({many(len(those), 'traceback')}{_on(each.process for each in those)})"
-            one = finding("log.exception", *(each.at for each in those[:3]), found=shown)
-            yield one if is_cause else one._replace(follows="", next="")
+    for raised in log.raised:
+        if not NOT_OWN.search(raised.text):
+            distinct.setdefault(raised.text, []).append(raised)
+    explained = {message.at for message in log.messages}
+    for text, alike in islice(distinct.items(), MAX_ALIKE):
+        at = [raised.at for raised in alike]
+        if not explained.isdisjoint(at):
+            continue
+        named_hosts = [raised.process.host for raised in alike if raised.process.host]
+        who = f"{named_hosts[0]}: " if named_hosts else ""
+        frame = f", raised at {alike[0].frame}" if alike[0].frame else ""
+        hosts = _on(raised.process for raised in alike)
+        shown = f"{who}{text}{frame} ({many(len(alike), 'traceback')}{hosts})"
+        one = finding("log.exception", *at[:3], found=shown)
+        yield one if is_cause else one._replace(follows="", next="")
 
 
 def _settings(log: JobLog) -> Iterator[Finding]:
     """Yield versions, networks and variables in which processes differ."""
     for name, values in sorted(log.settings.items()):
-        key = (
-            name
-            if name in ("version", "network")
-            else "environment"
-            if ALIKE.search(name)
-            else "other environment"
-        )
+        key = "other environment"
+        if name in ("version", "network"):
+            key = name
+        elif ALIKE.search(name):
+            key = "environment"
         if len(values) > 1:
             yield _differ(log, f"nccl.{key}", values, name)
 
@@ -170,16 +184,14 @@ def _differ(log: JobLog, key: str, values: dict[str, Setting], name: str) -> Fin
 
     Something follows if two are of one communicator.
     """
-    found = "; ".join(
-        [f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MAX_NAMED]
-    )
-    one = finding(key, *(setting.at for setting in values.values()), values=found, name=name)
-    members = log.communicators.values()
-    is_one_job = any(
-        sum(not those.isdisjoint(each.processes) for each in values.values()) > 1
-        for those in members
-    )
-    return one if is_one_job else one._replace(follows="", next="")
+    texts = [f"{value}{_on(setting.processes)}" for value, setting in values.items()]
+    at = [setting.at for setting in values.values()]
+    one = finding(key, *at, values="; ".join(texts[:MAX_NAMED]), name=name)
+    for members in log.communicators.values():
+        sides = [s for s in values.values() if not members.isdisjoint(s.processes)]
+        if len(sides) > 1:
+            return one
+    return one._replace(follows="", next="")
 
 
 def _slow_ways(log: JobLog) -> Iterator[Finding]:
@@ -187,34 +199,36 @@ def _slow_ways(log: JobLog) -> Iterator[Finding]:
     for way, (count, first, at) in log.ways.items():
         found = f"{many(count, 'line')} of connections by {way}, such as {first}"
         if way == NO_DIRECT and "GeForce" in log.settings:
-            yield Finding(
-                "connection", f"{found}; GeForce and TITAN GPUs do not support it", at=(at,)
-            )
+            found += "; GeForce and TITAN GPUs do not support it"
+            yield Finding("connection", found, at=(at,))
         else:
             yield finding(f"nccl.{way}", at, found=found)
     for network, setting in log.settings.get("network", {}).items():
         hosts = {process.host for process in setting.processes}
         if network == "Socket" and SOCKETS not in log.ways and len(hosts) > 1:
-            found = f"the network between hosts is sockets (`Using network Socket`){_on(setting.processes)}"
+            found = "the network between hosts is sockets (`Using network Socket`)"
+            found += _on(setting.processes)
             yield finding(f"nccl.{SOCKETS}", setting.at, found=found)
 
 
 def _last_words(log: JobLog) -> Iterator[Finding]:
     """Yield what a reader of an unknown text would look for: the first traceback, the first errors, the last lines."""
-    at = next((line.at for lines in log.ends.values() for line in lines), None)
-    if at is None:
+    last_lines = list(chain.from_iterable(log.ends.values()))
+    if not last_lines:
         return
-    yield finding("log.not known")._replace(at=(at,))
-    for at, process, frame, text in log.raised[:1]:
-        who = f"{process.host}: " if process.host else ""
-        yield Finding(
-            "traceback", f"{who}{text}{f', raised at {frame}' if frame else ''}", at=(at,)
-        )
-    shown = {each.at for each in log.raised[:1]}
-    spoken = [line for line in log.errors if line.at not in shown]
-    yield from (_line("first error", line) for line in spoken)
-    for lines in [*log.ends.values()][:MAX_ALIKE]:
-        yield from (_line("last line", line) for line in lines)
+    yield finding("log.not known")._replace(at=(last_lines[0].at,))
+    shown = set()
+    for raised in log.raised[:1]:
+        shown.add(raised.at)
+        who = f"{raised.process.host}: " if raised.process.host else ""
+        frame = f", raised at {raised.frame}" if raised.frame else ""
+        yield Finding("traceback", f"{who}{raised.text}{frame}", at=(raised.at,))
+    for line in log.errors:
+        if line.at not in shown:
+            yield _line("first error", line)
+    for lines in islice(log.ends.values(), MAX_ALIKE):
+        for line in lines:
+            yield _line("last line", line)
 
 
 def _line(kind: str, line: LogLine) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,9 +117,11 @@ class _ReportReader(LineReader):
     @reads(r"^NCCL version (\S{1,60}) compiled with CUDA")
     def version(self, found: re.Match[str], at: Place) -> None:
         if self.reports[-1].groups or self.reports[-1].version:
-            self.reports = [*self.reports[-1:], RasReport()]
+            self.reports = [self.reports[-1], RasReport()]
             self.members = 0
-        self.reports[-1].version, self.reports[-1].at, self.block = found[1], at, None
+        self.reports[-1].version = found[1]
+        self.reports[-1].at = at
+        self.block = None
 
     @reads(r"^\(total\)\s")
     def totals(self, _found: re.Match[str], _at: Place) -> None:
@@ -128,18 +131,18 @@ class _ReportReader(LineReader):
         r"^(\d{1,7}) +(\d{1,7}) +\d+ +\S+ +(\d{1,7}) +\d+ +(NOCOMM|INIT|RUNNING|FINALIZE|ABORT|UNKNOWN) +([A-Z,]+)$"
     )
     def group(self, found: re.Match[str], at: Place) -> None:
-        of = self.reports[-1]
-        if len(of.groups) < MAX_BLOCKS and int(found[3]) <= MAX_RANKS:
-            of.groups[int(found[1])] = RasGroup(
-                int(found[1]), int(found[2]), int(found[3]), found[4], found[5], at
-            )
+        groups = self.reports[-1].groups
+        number, communicators, size = int(found[1]), int(found[2]), int(found[3])
+        if len(groups) < MAX_BLOCKS and size <= MAX_RANKS:
+            groups[number] = RasGroup(number, communicators, size, found[4], found[5], at)
 
     @reads(r"^(?:\d{1,9} +){2,4}\d{1,9}$")
     def numbers(self, found: re.Match[str], _: Place) -> None:
         """Read the row under "(total)": nodes, processes and GPUs."""
-        if self.is_totals and len(row := [int(each) for each in found[0].split()]) in (3, 5):
-            of = self.reports[-1]
-            of.nodes, of.processes, of.gpus = (row[0], *row[-2:])
+        row = [int(number) for number in found[0].split()]
+        if self.is_totals and len(row) in (3, 5):
+            report = self.reports[-1]
+            report.nodes, report.processes, report.gpus = row[0], row[-2], row[-1]
         self.is_totals = False
 
     @reads(r"^(?:(#\d+-\d+ \([0-9a-f]+\)) )?(INCOMPLETE|DEAD|ERROR|MISMATCH|TIMEOUT)$")
@@ -163,27 +166,21 @@ class _ReportReader(LineReader):
     def value(self, found: re.Match[str], at: Place) -> None:
         """Read a number of ranks with the same value; the ranks that follow are some of them."""
         if self.block and self._has_room():
-            self.block.values.setdefault(self.subject, []).append(
-                RasValue(found[2], int(found[1]), at)
-            )
+            values = self.block.values.setdefault(self.subject, [])
+            values.append(RasValue(found[2], int(found[1]), at))
 
     @reads(r"^Rank (\d{1,7}) ((?:has|reported) .{1,60}?)?\s?-- (.*)$")
     def rank(self, found: re.Match[str], at: Place) -> None:
         """Read a rank, of the value before or with a value of its own."""
         if not self.block or not self._has_room():
             return
-        number, text, where = (
-            int(found[1]),
-            (found[2] or "").removeprefix("has ").strip(),
-            _where(found[3]),
-        )
-        values = (
-            self.block.values.setdefault(self.subject, [])
-            if text
-            else self.block.values.get(self.subject)
-        )
-        if text and values is not None:
+        number, where = int(found[1]), _where(found[3])
+        text = (found[2] or "").removeprefix("has ").strip()
+        if text:
+            values = self.block.values.setdefault(self.subject, [])
             values.append(RasValue(text, 1, at))
+        else:
+            values = self.block.values.get(self.subject, [])
         if values:
             values[-1].members[number] = where
         else:
@@ -193,7 +190,8 @@ class _ReportReader(LineReader):
     @reads(r"^The missing ranks?: (.*)$")
     def missing(self, found: re.Match[str], _: Place) -> None:
         if self.block and self._has_room():
-            self.block.ranks += [int(each) for each in re.findall(r"\d{1,7}", found[1])[:MAX_NAMED]]
+            numbers = re.findall(r"\d{1,7}", found[1])
+            self.block.ranks += [int(number) for number in numbers[:MAX_NAMED]]
 
     @reads(r"^Process (\d{1,9}) on node (\S{1,255}) managing GPUs? (.{1,80})$")
     def process(self, found: re.Match[str], _: Place) -> None:
@@ -242,11 +240,7 @@ def findings(reports: Sequence[RasReport]) -> Iterator[Finding]:
         found = f"{many(group.communicators, 'communicator')} of {many(group.size, 'rank')}"
         found += f": {group.status}, {group.errors}"
         yield finding(key if key in ADVICE else "ras.communicator", group.at, found=found)
-    earlier: dict[tuple[str, str, str], list[RasValue]] = {}
-    for report in reports[:-1]:
-        for block in report.blocks:
-            for what, values in block.values.items():
-                earlier[block.name, block.kind, what] = values
+    earlier = _earlier(reports[:-1])
     for block in last.blocks:
         yield from _block(block, last)
         for what, values in block.values.items():
@@ -259,23 +253,36 @@ def findings(reports: Sequence[RasReport]) -> Iterator[Finding]:
         yield finding("ras.agree")
 
 
-def _block(block: RasBlock, of: RasReport) -> Iterator[Finding]:
+def _earlier(reports: Sequence[RasReport]) -> dict[tuple[str, str, str], list[RasValue]]:
+    """Return the values of these reports, by a block's name and kind, and by what differs."""
+    earlier = {}
+    for report in reports:
+        for block in report.blocks:
+            for what, values in block.values.items():
+                earlier[block.name, block.kind, what] = values
+    return earlier
+
+
+def _block(block: RasBlock, report: RasReport) -> Iterator[Finding]:
     """Yield processes and ranks that do not answer."""
-    count, who = block.count or len(block.members), named([each for each in block.members if each])
+    count = block.count or len(block.members)
+    who = named([member for member in block.members if member])
     if block.kind in ("DEAD", "INCOMPLETE") and not block.name:
         processes = f"{count:,} process{'' if count == 1 else 'es'}"
         names = f": {who}" if who else ""
         yield finding(f"ras.{block.kind.lower()}", block.at, processes=processes, names=names)
     elif block.kind == "INCOMPLETE":
-        absent = f": {ranks(block.ranks)}" if block.ranks else ""
-        number = many(count or len(block.ranks), "rank")
-        found = f"{block.name} lacks {number}{absent}{f' ({who})' if who else ''}"
-        one = finding("ras.lacks ranks", block.at, found=found)
-        is_one = _size(block, of) or not of.groups
-        is_explained = any(not each.name for each in of.blocks)
-        yield one._replace(
-            follows=one.follows if is_one else "", next="" if is_explained else one.next
-        )
+        found = f"{block.name} lacks {many(count or len(block.ranks), 'rank')}"
+        if block.ranks:
+            found += f": {ranks(block.ranks)}"
+        if who:
+            found += f" ({who})"
+        lacks = finding("ras.lacks ranks", block.at, found=found)
+        if report.groups and not _size(block, report):
+            lacks = lacks._replace(follows="")
+        if any(not other.name for other in report.blocks):  # processes, which explain the ranks
+            lacks = lacks._replace(next="")
+        yield lacks
 
 
 def _values(
@@ -294,34 +301,39 @@ def _values(
 
 
 def _behind(
-    block: RasBlock, what: str, values: list[RasValue], of: RasReport, before: list[RasValue] | None
+    block: RasBlock,
+    what: str,
+    values: list[RasValue],
+    report: RasReport,
+    before: list[RasValue] | None,
 ) -> Finding:
     """Return the ranks that are behind.
 
     The report names the fewer ranks, so those behind may be all others.
     """
-    most, least = (pick(value.operation for value in values) for pick in (max, min))
-    late = [value for value in values if value.operation < most]
-    numbers = _numbers(late, values, _size(block, of))
-    places = [where for value in late for where in value.members.values() if where]
-    who = (
-        ranks(numbers)
-        if numbers
-        else f"{many(sum(value.count for value in late), 'rank')}, not named"
-    )
-    is_stuck = before is not None and min(value.operation for value in before) == least
+    operations = [value.operation for value in values]
+    late = [value for value in values if value.operation < max(operations)]
+    processes = []
+    for value in late:
+        processes += [process for process in value.members.values() if process]
+    numbers = _numbers(late, values, _size(block, report))
+    count = many(sum(value.count for value in late), "rank")
+    who = ranks(numbers) if numbers else f"{count}, not named"
+    if processes:
+        who += f" ({named(processes)})"
+    is_stuck = False
+    if before is not None:
+        is_stuck = min(value.operation for value in before) == min(operations)
+    fewest_first = sorted(values, key=lambda value: value.operation)
     return finding(
         "ras.stuck" if is_stuck else "ras.behind",
         block.at,
         *(value.at for value in late),
         name=block.name,
         what=what,
-        values="; ".join(
-            f"{value} up to {value.operation:,}"
-            for value in sorted(values, key=lambda value: value.operation)
-        ),
-        ranks=who + (f" ({named(places)})" if places else ""),
-        process=places[0] if places else "such a process",
+        values="; ".join(f"{value} up to {value.operation:,}" for value in fewest_first),
+        ranks=who,
+        process=processes[0] if processes else "such a process",
     )
 
 
@@ -331,15 +343,15 @@ def _numbers(late: list[RasValue], values: list[RasValue], size: int) -> list[in
     [] if the report does not tell.
     """
     if all(len(value.members) == value.count for value in late):
-        return [rank for value in late for rank in value.members]
+        return list(chain.from_iterable(value.members for value in late))
     ahead = [value for value in values if value not in late]
-    others = {rank for value in ahead for rank in value.members}
     is_known = all(len(value.members) == value.count for value in ahead)
-    return (
-        [*sorted(set(range(size)) - others)]
-        if is_known and size == sum(value.count for value in values)
-        else []
-    )
+    if not is_known or size != sum(value.count for value in values):
+        return []
+    behind = set(range(size))
+    for value in ahead:
+        behind -= set(value.members)
+    return sorted(behind)
 
 
 def _size(block: RasBlock, of: RasReport) -> int:

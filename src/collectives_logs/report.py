@@ -6,7 +6,8 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from itertools import groupby
+from importlib import resources
+from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,15 +21,8 @@ if TYPE_CHECKING:
 
     from collectives.figures.style import Picture, Theme
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --faint: #666; --line: #ddd; --ground: #fff; --act: #b3261e }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --faint: #a0a0a0; --line: #3a3a3a; --ground: #121212; --act: #ff8a80 } }
-body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif;
-  color: var(--ink); background: var(--ground) }
-article { border-top: 1px solid var(--line); padding: .6rem 0 } p { margin: .3rem 0; overflow-wrap: anywhere }
-b.act { color: var(--act) } .at { color: var(--faint); font-size: .85rem } img { max-width: 100%; height: auto }
-"""
+# The page around the findings. `string.Template` fills it, because `read` needs numpy alone.
+PAGE = Template((resources.files(__package__) / "report.html").read_text(encoding="utf8"))
 
 
 def page(findings: Iterable[tuple[str, Finding]]) -> str:
@@ -39,40 +33,50 @@ def page(findings: Iterable[tuple[str, Finding]]) -> str:
     >>> "<h2>log</h2>" in page([("log", Finding("log", "9 lines, 1 of them NCCL's"))])
     True
     """
-    sections = [
-        f"<h2>{escape(name)}</h2>\n" + "\n".join(_article(found) for _, found in those)
-        for name, those in groupby(findings, key=lambda each: each[0])
-    ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>collectives read</title>\n'
-        f'<meta name="viewport" content="width=device-width">\n<style>{STYLE}</style></head>\n'
-        f"<body>\n<h1>What the files say</h1>\n{''.join(sections)}\n</body>\n</html>\n"
-    )
+    sections, before = [], ""
+    for name, found in findings:
+        if name != before:
+            sections.append(f"<h2>{escape(name)}</h2>")
+        before = name
+        sections.append(_article(found))
+    return PAGE.substitute(sections="\n".join(sections))
 
 
 def _article(found: Finding) -> str:
+    """Return a finding as HTML: its sentences, its places and its picture."""
     mark = ' class="act"' if found.follows else ""
-    lines = [f"<p><b{mark}>{escape(found.kind)}</b>: {_text(found.found)}</p>"]
-    lines += [f"<p>So: {_text(found.follows)}.</p>"] if found.follows else []
-    lines += [f"<p>Try: {_text(found.next)}.</p>"] if found.next else []
-    lines += [f'<p class="at">{escape(", ".join(map(str, found.at)))}</p>'] if found.at else []
-    drawn = found.draw() if found.draw else None
-    return "\n".join(["<article>", *lines, *([_image(drawn)] if drawn else []), "</article>"])
+    lines = ["<article>", f"<p><b{mark}>{escape(found.kind)}</b>: {_sentence(found.found)}</p>"]
+    if found.follows:
+        lines.append(f"<p>So: {_sentence(found.follows)}.</p>")
+    if found.next:
+        lines.append(f"<p>Try: {_sentence(found.next)}.</p>")
+    if found.at:
+        places = ", ".join(str(place) for place in found.at)
+        lines.append(f'<p class="at">{escape(places)}</p>')
+    picture = found.draw() if found.draw else None
+    if picture:
+        lines.append(_image(picture))
+    lines.append("</article>")
+    return "\n".join(lines)
 
 
-def _text(sentence: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
+def _sentence(text: str) -> str:
+    """Return a sentence as HTML, with what stands between back quotes as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _image(drawn: Picture) -> str:
-    light, dark = (
-        f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-        for svg in (drawn.light, drawn.dark)
-    )
+def _image(picture: Picture) -> str:
+    """Return a picture as HTML that holds it, light or dark as the reader's screen is."""
     return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="{escape(drawn.alt)}"></picture>'
+        "<picture>"
+        f'<source media="(prefers-color-scheme: dark)" srcset="{_address(picture.dark)}">'
+        f'<img src="{_address(picture.light)}" alt="{escape(picture.alt)}">'
+        "</picture>"
     )
+
+
+def _address(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 WIDTH, MAX_BARS = 5.6, 64

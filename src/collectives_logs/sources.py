@@ -260,11 +260,9 @@ def files_of(
     """
     files: list[LogFile] = []
     for path in paths:
-        found = (
-            [*islice(filter(Path.is_file, path.rglob("*")), MAX_FILES + 1)]
-            if path.is_dir()
-            else [path]
-        )
+        found = [path]
+        if path.is_dir():
+            found = list(islice(filter(Path.is_file, path.rglob("*")), MAX_FILES + 1))
         here: list[LogFile] = []
         for each in sorted(found):
             try:
@@ -332,6 +330,7 @@ class LineReader:
     def take(self, text: str, *where: Any) -> None:
         """Read a line, which stands at a place and may be a process's."""
         for pattern, method in self.forms:
-            if found := pattern.search(text):
+            found = pattern.search(text)
+            if found:
                 method(self, found, *where)
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from collectives.units import many
@@ -51,10 +51,10 @@ class TimedOutCall(NamedTuple):
     milliseconds: int
 
     def __str__(self) -> str:
-        known = 0 <= self.sent < UNKNOWN - 1
-        return self.collective + (
-            f" ({many(self.sent, 'element')} in, {self.received:,} out)" if known else ""
-        )
+        if 0 <= self.sent < UNKNOWN - 1:
+            sent = many(self.sent, "element")
+            return f"{self.collective} ({sent} in, {self.received:,} out)"
+        return self.collective
 
 
 class Member(NamedTuple):
@@ -81,14 +81,24 @@ class TimedOutGroup:
 
     def unite(self) -> None:
         """Give a member the rank in the job that another line of the group has for it."""
-        known = {each.rank: each for each in (*self.calls, *self.enqueued) if each.job >= 0}
-        for of in (self.enqueued, self.completed):
-            for each in [each for each in of if each.job < 0 and each.rank in known]:
-                of[known[each.rank]] = max(of.pop(each), of.get(known[each.rank], -1))
-        for each in [each for each in self.failed if each.job < 0 and each.rank in known]:
-            self.failed.setdefault(known[each.rank], self.failed.pop(each))
-        for each in [each for each in self.calls if each.job < 0 and each.rank in known]:
-            self.add(known[each.rank], *self.calls.pop(each))
+        known: dict[int, Member] = {}
+        for member in chain(self.calls, self.enqueued):
+            if member.job >= 0:
+                known[member.rank] = member
+        for numbers in (self.enqueued, self.completed):
+            for member in _unnamed(numbers, known):
+                same = known[member.rank]
+                numbers[same] = max(numbers.pop(member), numbers.get(same, -1))
+        for member in _unnamed(self.failed, known):
+            self.failed.setdefault(known[member.rank], self.failed.pop(member))
+        for member in _unnamed(self.calls, known):
+            number, call, at = self.calls.pop(member)
+            self.add(known[member.rank], number, call, at)
+
+
+def _unnamed(members: Iterable[Member], known: Mapping[int, Member]) -> list[Member]:
+    """Return the members without a rank in the job of which another line has it."""
+    return [member for member in members if member.job < 0 and member.rank in known]
 
 
 @dataclass
@@ -108,26 +118,32 @@ class WatchdogLog:
             return False
         for found in WATCHDOG.finditer(text):
             group, member = _who(text, found, job)
-            sent, received = (int(found[name] or -1) for name in ("sent", "received"))
+            number = int(found["number"] or -1)
+            sent, received = int(found["sent"] or -1), int(found["received"] or -1)
             call = TimedOutCall(found["collective"], sent, received, int(found["milliseconds"]))
-            self.loose.append((member, int(found["number"] or -1), call, at))
             if group:
-                self._of(group).add(*self.loose.pop())
+                self._of(group).add(member, number, call, at)
+            else:
+                self.loose.append((member, number, call, at))
             self.kept += 1
         for found in STATE.finditer(text):
-            self._state(found, at, *_who(text, found, job))
+            group, member = _who(text, found, job)
+            self._state(found, at, group, member)
             self.kept += 1
         return self.kept > before
 
-    def _state(self, found: re.Match[str], at: Place, group: str, member: Member) -> None:
+    def _state(self, found: re.Match[str], at: Place, name: str, member: Member) -> None:
         """Keep the numbers of a rank's last calls, and in which one the watchdog met a failure."""
-        of, enqueued, completed = self._of(group), int(found["enqueued"]), int(found["completed"])
-        of.enqueued[member] = max(of.enqueued.get(member, -1), enqueued)
+        group = self._of(name)
+        enqueued, completed = int(found["enqueued"]), int(found["completed"])
+        group.enqueued[member] = max(group.enqueued.get(member, -1), enqueued)
         if completed <= enqueued:  # torch 2.3 prints a number here that was never set
-            of.completed[member] = max(of.completed.get(member, -1), completed)
-        if number := AT.search(found["text"]):
-            self.of_call.setdefault((member, int(number[1])), set()).add(group)
-            of.failed.setdefault(member, (int(number[1]), at))
+            group.completed[member] = max(group.completed.get(member, -1), completed)
+        failed = AT.search(found["text"])
+        if failed:
+            number = int(failed[1])
+            self.of_call.setdefault((member, number), set()).add(name)
+            group.failed.setdefault(member, (number, at))
 
     def _of(self, group: str) -> TimedOutGroup:
         return self.groups.setdefault(group, TimedOutGroup())
@@ -136,24 +152,27 @@ class WatchdogLog:
         """Return the groups, after loose calls have found theirs in the line that follows them, if it is one only."""
         for member, number, call, at in self.loose:
             groups = self.of_call.get((member, number), set())
-            self._of(*groups if len(groups) == 1 else ("",)).add(member, number, call, at)
+            name = min(groups) if len(groups) == 1 else ""
+            self._of(name).add(member, number, call, at)
         self.loose.clear()
-        for name, of in self.groups.items():
+        named_calls = set()
+        for name, group in self.groups.items():
             if name:
-                of.unite()
-        named = {
-            (each.rank, *call[:2])
-            for name, of in self.groups.items()
-            if name
-            for each, call in of.calls.items()
-        }
+                group.unite()
+                named_calls |= {_identity(member, call) for member, call in group.calls.items()}
         unknown = self._of("")  # a process prints its call again with its last words, and its group
-        unknown.calls = {
-            each: call
-            for each, call in unknown.calls.items()
-            if (each.rank, *call[:2]) not in named
-        }
+        for member, given_up in list(unknown.calls.items()):
+            if _identity(member, given_up) in named_calls:
+                del unknown.calls[member]
         return self.groups
+
+
+def _identity(
+    member: Member, call: tuple[int, TimedOutCall, Place]
+) -> tuple[int, int, TimedOutCall]:
+    """Return what two lines of one call have in common: the rank in the group, the number and the call."""
+    number, given_up, _ = call
+    return member.rank, number, given_up
 
 
 def _who(text: str, found: re.Match[str], job: int) -> tuple[str, Member]:
@@ -163,10 +182,10 @@ def _who(text: str, found: re.Match[str], job: int) -> tuple[str, Member]:
     """
     group = found.groupdict().get("outer") or found["group"] or ""
     group = re.sub(r"^ID\d+PGGUID", "", group)  # the number of the group on this rank
-    before = [*JOB.finditer(text, 0, found.start())]
+    before = JOB.findall(text[: found.start()])
     rank = int(found["rank"])
     if before:
-        job = int(before[-1][1])
+        job = int(before[-1])
     elif _is_default(group):
         job = rank
     return group, Member(job, rank)
@@ -176,107 +195,110 @@ def _is_default(group: str) -> bool:
     return group == "0" or group.endswith("(default_pg)")
 
 
-def timeouts(of: WatchdogLog) -> Iterator[Finding]:
+def timeouts(log: WatchdogLog) -> Iterator[Finding]:
     """Yield what timed out, those first that say why."""
-    groups = of.settled()
-    found = [
-        each
-        for name, group in groups.items()
-        for each in islice(_of_group(of, name, group), MAX_NAMED)
-    ]
-    yield from sorted(found, key=lambda one: one.kind == "timeout")[:MAX_NAMED]
+    found: list[Finding] = []
+    for name, group in log.settled().items():
+        found.extend(islice(_of_group(log, name, group), MAX_NAMED))
+    found.sort(key=lambda one: one.kind == "timeout")
+    yield from found[:MAX_NAMED]
 
 
-def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Finding]:
-    yield from _failures(torch, name, of)
+def _of_group(log: WatchdogLog, name: str, group: TimedOutGroup) -> Iterator[Finding]:
+    if name:
+        yield from _failures(log, name, group)
     numbers: dict[int, dict[TimedOutCall, list[Member]]] = {}
-    for member, (number, call, _) in of.calls.items():
+    for member, (number, call, _) in group.calls.items():
         numbers.setdefault(number, {}).setdefault(call, []).append(member)
     for number, calls in sorted(numbers.items()):
-        if found := _differ(name, of, number, calls):
-            yield found
-        for call, those in calls.items():
-            places = [*dict.fromkeys(of.calls[member][2] for member in those)][:2]
-            follows = _follows(name, of, number, call, those)
-            of_call = {
-                "ranks": _ranks(those),
-                "seconds": call.milliseconds / 1000,
-                "call": _call(name, number, call),
-            }
-            yield finding("watchdog.timeout", *places, **of_call, follows=follows)
+        different = _differ(name, group, number, calls)
+        if different:
+            yield different
+        for call, members in calls.items():
+            at = dict.fromkeys(group.calls[member][2] for member in members)
+            yield finding(
+                "watchdog.timeout",
+                *islice(at, 2),
+                ranks=_ranks(members),
+                seconds=call.milliseconds / 1000,
+                call=_call(name, number, call),
+                follows=_follows(name, group, number, call, members),
+            )
 
 
-def _failures(torch: WatchdogLog, name: str, of: TimedOutGroup) -> Iterator[Finding]:
+def _failures(log: WatchdogLog, name: str, group: TimedOutGroup) -> Iterator[Finding]:
     """Yield in which call the watchdog of a rank met a failure, where no line says that the call timed out."""
-    waited = {
-        (each.rank, call[0])
-        for group in torch.groups.values()
-        for each, call in group.calls.items()
-    }
+    timed_out = set()
+    for other in log.groups.values():
+        for member, (number, _, _) in other.calls.items():
+            timed_out.add((member.rank, number))
     calls: dict[int, list[Member]] = {}
-    for member, (number, _) in of.failed.items():
-        if (member.rank, number) not in waited:
+    for member, (number, _) in group.failed.items():
+        if (member.rank, number) not in timed_out:
             calls.setdefault(number, []).append(member)
-    for number, those in [*calls.items()] if name else ():
-        at = [of.failed[member][1] for member in those]
-        last = {
-            f"last enqueued {of.enqueued[each]}, completed {of.completed.get(each, '?')}": each
-            for each in those
-        }
+    for number, members in calls.items():
+        at = [group.failed[member][1] for member in members]
+        last: dict[str, None] = {}  # each text once, in their order
+        for member in members:
+            completed = group.completed.get(member, "?")
+            last[f"last enqueued {group.enqueued[member]}, completed {completed}"] = None
         yield finding(
             "watchdog.failure",
             *at[:2],
-            ranks=_ranks(those),
+            ranks=_ranks(members),
             number=number,
             group=_group(name),
-            last=named([*last]),
+            last=named(list(last)),
         )
 
 
 def _differ(
-    name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCall, list[Member]]
+    name: str,
+    group: TimedOutGroup,
+    number: int,
+    calls: Mapping[TimedOutCall, list[Member]],
 ) -> Finding | None:
     """Return a finding if calls of one number are of different collectives, or of other sizes where these agree."""
-    kinds = {call.collective: call for call in calls if call.collective not in PAIRS}
-    is_size = (
-        len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
-    )
-    members = [each for those in calls.values() for each in those]
-    if (
-        number < 0
-        or (len(kinds) < 2 and not is_size)
-        or len({each.rank for each in members}) < len(members)
-    ):
+    collectives = {call.collective for call in calls if call.collective not in PAIRS}
+    sizes = {(call.collective, call.sent, call.received) for call in calls}
+    is_size = len(collectives) == 1 and len(sizes) > 1 and collectives <= set(ALIKE)
+    if number < 0 or (len(collectives) < 2 and not is_size):
+        return None
+    members = list(chain.from_iterable(calls.values()))
+    if len({member.rank for member in members}) < len(members):
         return None
     different = "; ".join(f"{_ranks(those)}: {call}" for call, those in calls.items())
-    at = [of.calls[those[0]][2] for those in calls.values()]
+    at = [group.calls[those[0]][2] for those in calls.values()]
+    values = {"number": number, "calls": different}
     if name:
-        return finding("watchdog.calls", *at, number=number, group=_group(name), calls=different)
-    return finding("watchdog.calls of any group", *at, number=number, calls=different)
+        return finding("watchdog.calls", *at, group=_group(name), **values)
+    return finding("watchdog.calls of any group", *at, **values)
 
 
 def _follows(
-    name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member]
+    name: str, group: TimedOutGroup, number: int, call: TimedOutCall, members: list[Member]
 ) -> str:
     """Return what the lines prove about the others: who had not enqueued the call, or that all had."""
-    if not call.collective.startswith(PAIRS) and name and number >= 0:
+    if name and number >= 0 and not call.collective.startswith(PAIRS):
         behind: dict[int, list[Member]] = {}
-        for each, last in of.enqueued.items():
-            if last < number and each not in those:
-                behind.setdefault(last, []).append(each)
+        for member, last in group.enqueued.items():
+            if last < number and member not in members:
+                behind.setdefault(last, []).append(member)
         if behind:
-            last_calls = [
-                f"{_ranks(some)} had enqueued call {last} last"
-                for last, some in sorted(behind.items())
-            ]
-            return f"{named(last_calls)}, as torch printed: {COUNTED}"
-        if beyond := [
-            each for each, last in of.completed.items() if last >= number and each not in those
-        ]:
+            texts = []
+            for last, those in sorted(behind.items()):
+                texts.append(f"{_ranks(those)} had enqueued call {last} last")
+            return f"{named(texts)}, as torch printed: {COUNTED}"
+        beyond = []
+        for member, last in group.completed.items():
+            if last >= number and member not in members:
+                beyond.append(member)
+        if beyond:
             return f"{_ranks(beyond)} had completed this call, as torch printed"
-    members = _gathered(call) if name else 0
-    if members and len({each.job for each in those if each.job >= 0}) == members:
-        return f"all {members} ranks of the group made this call: none is missing"
+    size = _gathered(call) if name else 0
+    jobs = {member.job for member in members if member.job >= 0}
+    if size and len(jobs) == size:
+        return f"all {size} ranks of the group made this call: none is missing"
     return "these lines do not prove which rank, link or GPU held the call up"
 
 
@@ -289,10 +311,10 @@ def _gathered(call: TimedOutCall) -> int:
 
 def _ranks(members: Iterable[Member]) -> str:
     """Return the members by their ranks in the job, or in their group where lines say no more."""
-    given = [*members]
-    if all(each.job >= 0 for each in given):
-        return ranks(each.job for each in given)
-    return f"{ranks(each.rank for each in given)} of the group"
+    given = list(members)
+    if all(member.job >= 0 for member in given):
+        return ranks(member.job for member in given)
+    return f"{ranks(member.rank for member in given)} of the group"
 
 
 def _group(name: str) -> str:
@@ -302,15 +324,16 @@ def _group(name: str) -> str:
     ('group 13 (mesh_dp)', 'group 1', 'group 0 (default_pg)')
     """
     found = GUID.fullmatch(name)
-    return (
-        f"group {named([found[1]])}{f' ({found[2]})' if found[2] else ''}"
-        if found
-        else f"group {name}"
-    )
+    if not found:
+        return f"group {name}"
+    description = f" ({found[2]})" if found[2] else ""
+    return f"group {named([found[1]])}{description}"
 
 
 def _call(name: str, number: int, call: TimedOutCall) -> str:
-    what, sizes = call.collective, str(call).removeprefix(call.collective)
-    return (
-        f"{what}{f' {number}' if number >= 0 else ''}{f' of {_group(name)}' if name else ''}{sizes}"
-    )
+    text = call.collective
+    if number >= 0:
+        text += f" {number}"
+    if name:
+        text += f" of {_group(name)}"
+    return text + str(call).removeprefix(call.collective)
