@@ -133,7 +133,8 @@ def _need_sent(played: RunResult, least: list[int], what: str) -> None:
 def trees_repaired(submission: Submission) -> None:
     p = len(submission.variant["places"])
     schedule = _proved(submission, "trees", p, 2, most_steps=2 * (p.bit_length() - 1), most_sent=2)
-    if both := interior_in_both(schedule):
+    both = interior_in_both(schedule)
+    if both:
         raise Failed(f"trees.py: ranks {both} have children in both trees, expected none")
 
 
@@ -271,16 +272,9 @@ POINTS = {
     "choice": (7, 10),
 }
 
-CRITERIA = [
-    criterion
-    for name, (text, check) in REPAIRED.items()
-    for criterion in (
-        Criterion(
-            f"{name}-found",
-            POINTS[name][0],
-            f"What is wrong with {name}.py, where, by how much.",
-            _found(name),
-        ),
-        Criterion(f"{name}-repaired", POINTS[name][1], text, check),
-    )
-]
+CRITERIA = []
+for name, (text, check) in REPAIRED.items():
+    of_found, of_repaired = POINTS[name]
+    asked = f"What is wrong with {name}.py, where, by how much."
+    CRITERIA.append(Criterion(f"{name}-found", of_found, asked, _found(name)))
+    CRITERIA.append(Criterion(f"{name}-repaired", of_repaired, text, check))

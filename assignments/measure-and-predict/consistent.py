@@ -106,7 +106,8 @@ def predicted(p: int, alpha: float, beta: float) -> float:
     0 where the ring leads at all sizes.
     """
     levels, alphas = height(p) - 1, 2 * (p - 1)
-    if (saved := alphas - 4 * levels) > 0:
+    saved = alphas - 4 * levels
+    if saved > 0:
         root = p * (math.sqrt(2 * levels + saved / (2 * p)) - math.sqrt(2 * levels))
         if levels * root**2 >= 2:
             return root**2 * alpha / beta

@@ -106,7 +106,8 @@ def rules(submission: Submission) -> None:
         Counter(message.src for message in played.sent)[0],
         sorted({each.bytes for each in played.sent}),
     )
-    if wrong := [size for size in used if size % unit or not 0 < size <= most]:
+    wrong = [size for size in used if size % unit or not 0 < size <= most]
+    if wrong:
         raise Failed(
             f"measure: a message has {wrong[0]:,} bytes, expected a multiple of {unit} up to {most:,}"
         )

@@ -7,6 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -165,7 +166,8 @@ def _need_logs(report: Report) -> None:
             (name, int(n)): s for n, s in zip(tables[0].nbytes, tables[0].times[0], strict=True)
         }
     told = {(row.algorithm, row.bytes): row for row in part.rows}
-    if odd := sorted({*told} ^ {*times}) or len(told) != len(part.rows):
+    odd = sorted({*told} ^ {*times}) or len(told) != len(part.rows)
+    if odd:
         raise Failed(
             f"report.json: rows of ring_against_tree are not those of the logs: {odd!r:.200}"
         )
@@ -194,16 +196,16 @@ def up_to(first: dict[int, float], second: dict[int, float]) -> int:
 
 
 def _need_samples(found: Iterable[list[float]], samples: int, part: str) -> None:
-    if (least := min(map(len, found))) < samples:
+    least = min(map(len, found))
+    if least < samples:
         raise Failed(
             f"report.json: {part} has {least} samples of a row, expected {samples} or more"
         )
 
 
 def _need_one_shot(part: OneShot, samples: int) -> None:
-    _need_samples(
-        (each for row in part.rows for each in (row.one_shot, row.ring)), samples, "one_shot"
-    )
+    both = chain.from_iterable((row.one_shot, row.ring) for row in part.rows)
+    _need_samples(both, samples, "one_shot")
     one_shot, ring = (
         {row.bytes: float(np.median(getattr(row, name))) for row in part.rows}
         for name in ("one_shot", "ring")

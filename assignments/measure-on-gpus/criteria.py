@@ -1,6 +1,7 @@
 """Hidden tests: random logs and traces, whose rows and exposed times are known because they were planted."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def odd_lines(submission: Submission) -> None:
         "# 2048 512 warm-up: not counted",
         "8 GPUs",
     ]
-    mixed = [line for pair in zip(lines, [*between, ""], strict=True) for line in pair]
+    mixed = list(chain.from_iterable(zip(lines, [*between, ""], strict=True)))
     _need_rows(submission, mixed, sorted(rows, key=lambda row: row["bytes"]))
 
 

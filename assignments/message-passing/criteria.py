@@ -235,7 +235,8 @@ def small_buffers(submission: Submission, call: str) -> None:
 
 def received(submission: Submission, call: str) -> None:
     for p, n in ((4, 12), drawn_case(submission, 6)):
-        if left := _need(submission, call, p, n).unreceived:
+        left = _need(submission, call, p, n).unreceived
+        if left:
             src, dst = left[0]
             text = f"a message from rank {src} to rank {dst} is never received; the next call would get it"
             raise Failed(f"{call}, p = {p}: {text}")

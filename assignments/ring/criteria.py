@@ -132,7 +132,8 @@ def _need_mean(submission: Submission, p: int, n: int) -> None:
     played = _need_result(submission, buffers, "mean")
     total = np.sum(buffers, axis=0)
     for rank, (after, _) in enumerate(played.arguments):
-        if wrong := np.flatnonzero((after != total / p) & (after != total * (1 / p))).tolist():
+        wrong = np.flatnonzero((after != total / p) & (after != total * (1 / p))).tolist()
+        if wrong:
             found, expected = after[wrong[0]], total[wrong[0]] / p
             raise Failed(
                 f"all_reduce, mean, p = {p}: rank {rank}, element {wrong[0]}: got {float(found)!r}, "
@@ -257,7 +258,8 @@ def small_buffers(submission: Submission) -> None:
 
 def received(submission: Submission) -> None:
     for p, n in ((4, 12), drawn_case(submission, 4)):
-        if left := _need_sum(submission, p, n).unreceived:
+        left = _need_sum(submission, p, n).unreceived
+        if left:
             src, dst = left[0]
             text = f"a message from rank {src} to rank {dst} is never received; the next call would get it"
             raise Failed(f"p = {p}: {text}")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def variant(seed: int) -> dict[str, Any]:
 
 
 def _cases(ranks: Iterable[int], *segments: int) -> list[tuple[int, tuple[int, int]]]:
-    return [(p, (p, s)) for p in ranks for s in segments]
+    return [(p, (p, s)) for p, s in product(ranks, segments)]
 
 
 def _proved(
@@ -75,7 +76,7 @@ def _prove_all(submission: Submission, function: str) -> None:
         _cases((5, 8, 31), 4),
         _cases((6, 31), segments),
     )
-    prove_each(submission, function, [case for some in cases for case in some])
+    prove_each(submission, function, list(chain.from_iterable(cases)))
     for call, made in schedules(submission, function, _cases((1,), 1)):
         prove(call, made)
 
@@ -111,7 +112,8 @@ def tree_roots(submission: Submission) -> None:
     for p in PARTS:
         first = _need_parents(submission, "first_tree", p, root % p)
         other = _need_parents(submission, "second_tree", p, (root + second) % p)
-        if len(both := sorted({*first} & {*other} - {NO_PARENT})) > p % 2:
+        both = sorted(set(first) & set(other) - {NO_PARENT})
+    if len(both) > p % 2:
             raise Failed(
                 f"second_tree({p}): ranks {both} have children in both trees, expected {p % 2}",
                 share=0.5,
@@ -173,11 +175,9 @@ def _need_down(submission: Submission) -> None:
 def _need_edges(
     call: str, made: Schedule, parent: list[int], colour: list[int], segments: int
 ) -> None:
-    rows = [
-        (src, dst, t % 2)
-        for t, step in enumerate(made.steps())
-        for src, dst in zip(step.src, step.dst, strict=True)
-    ]
+    rows = []
+    for t, step in enumerate(made.steps()):
+        rows += [(src, dst, t % 2) for src, dst in zip(step.src, step.dst, strict=True)]
     if made.k != segments or len(rows) != segments * (len(parent) - 1):
         text = f"got {made.k} chunks and {len(rows)} messages, expected {segments} and {segments * (len(parent) - 1)}"
         raise Failed(f"{call}: {text}")

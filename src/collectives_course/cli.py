@@ -75,7 +75,8 @@ class GradeOne:
         if arguments.output:
             report.write(graded, arguments.output)
         folder, names = arguments.submission, read.facts.files
-        if missing := [name for name in names if not os.path.lexists(folder / name)]:
+        missing = [name for name in names if not os.path.lexists(folder / name)]
+        if missing:
             raise ValueError(
                 f"submission: got {folder}, which has no {missing[0]}, expected {', '.join(names)}"
             )
@@ -110,7 +111,8 @@ class GradeAll:
             _note(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}")
 
         read = assignment.read(arguments.assignment)
-        if names := submission.skipped(arguments.submissions):
+        names = submission.skipped(arguments.submissions)
+        if names:
             _note(f"skipped, not students' folders: {', '.join(names)}")
         asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
         ids = report.read_ids(arguments.ids) if arguments.ids else None

@@ -230,7 +230,9 @@ def _given(folder: Path) -> Iterator[Cell]:
     for name in texts:
         yield _writing(folder / name, f"given-{Path(name).stem}", "locked")
     yield _code("check", "locked", CHECK)
-    tests = [f"{name}::{test}" for name, text in texts.items() for test in _tests(text)]
+    tests = []
+    for name, text in texts.items():
+        tests += [f"{name}::{test}" for test in _tests(text)]
     for number, test in enumerate(tests, 1):
         yield _code(f"public-{number}", "grade", f'check("{test}")', points=0)
 

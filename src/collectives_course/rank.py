@@ -218,7 +218,8 @@ def watcher(tried: list[str]) -> Watch:
         yield
         if tried:
             _refuse(tried[0], [])
-        if left := [thread.name for thread in threading.enumerate() if _is_left(thread)]:
+        left = [thread.name for thread in threading.enumerate() if _is_left(thread)]
+        if left:
             raise RuntimeError(
                 f"the function has returned, its threads still run: {', '.join(left)[:200]}"
             )

@@ -224,7 +224,8 @@ def _row(verdict: Verdict, width: int) -> str:
     lines = [_wrapped(verdict.text, width, head)]
     if verdict.message:
         lines.append(_wrapped(verdict.message, width, INDENT))
-    if grid := verdict.details.get("grid"):
+    grid = verdict.details.get("grid")
+    if grid:
         lines.append("\n" + textwrap.indent(str(grid), "    "))
     return "\n".join(lines)
 
@@ -232,12 +233,10 @@ def _row(verdict: Verdict, width: int) -> str:
 def _wrapped(text: str, width: int, first: str = "") -> str:
     """Wrap every line of a text. All but the first begin below the end of ``first``."""
     indent = " " * len(first)
-    lines = [
-        wrapped
-        for line in text.split("\n")
-        for wrapped in textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
-        or [""]
-    ]
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        wrapped = textwrap.wrap(paragraph, width, initial_indent=indent, subsequent_indent=indent)
+        lines += wrapped or [""]
     return first + "\n".join(lines)[len(first) :]
 
 
@@ -335,7 +334,10 @@ def _sorted(grades: Iterable[Grade]) -> list[Grade]:
 
 def _criteria(grades: list[Grade]) -> list[str]:
     """Return all criteria, in the order in which they come first."""
-    return list(dict.fromkeys(verdict.criterion for grade in grades for verdict in grade.verdicts))
+    criteria: dict[str, None] = {}  # each once, in their order
+    for grade in grades:
+        criteria |= dict.fromkeys(verdict.criterion for verdict in grade.verdicts)
+    return list(criteria)
 
 
 def _cells(grade: Grade, criteria: list[str]) -> list[Cell]:
@@ -365,9 +367,9 @@ def _guarded(cell: Cell) -> Cell:
 
 
 def _rate(criterion: str, grades: list[Grade]) -> str:
-    asked: list[Verdict] = [
-        each for grade in grades for each in grade.verdicts if each.criterion == criterion
-    ]
+    asked: list[Verdict] = []
+    for grade in grades:
+        asked += [verdict for verdict in grade.verdicts if verdict.criterion == criterion]
     met, missing = (
         sum(verdict.status == status for verdict in asked) for status in ("passed", "ungraded")
     )

@@ -111,9 +111,10 @@ def unavailable() -> str:
         return f"bubblewrap needs Linux: got {platform.system()}"
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed; on Debian and Ubuntu: apt-get install bubblewrap"
-    if missing := [
+    missing = [
         program for program in ("choom", "prlimit", "setpriv") if shutil.which(program) is None
-    ]:
+    ]
+    if missing:
         return f"util-linux is not whole: {', '.join(missing)} missing"
     if not seccomp.has_filter():
         return f"no filter of system calls for {platform.machine()}"
@@ -128,7 +129,8 @@ def unavailable() -> str:
 
 def check_available() -> None:
     """Raise SandboxError where submissions cannot be run in a sandbox."""
-    if why_not := unavailable():
+    why_not = unavailable()
+    if why_not:
         raise SandboxError(f"no sandbox: {why_not}. --unsafe grades without one, as your own user")
 
 
@@ -183,8 +185,12 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     for name in INSIDE:
         binds += ["--ro-bind", str(own / name), f"/grader/{name}"]
     binds += _packages(limits.packages)
-    empty = [word for each in EMPTY for word in ("--perms", "0755", "--tmpfs", each)]
-    environment = [word for name, value in VARIABLES.items() for word in ("--setenv", name, value)]
+    empty: list[str] = []
+    for shown in EMPTY:
+        empty += ["--perms", "0755", "--tmpfs", shown]
+    environment: list[str] = []
+    for name, value in VARIABLES.items():
+        environment += ["--setenv", name, value]
     numbers = [limits.memory, limits.processes, limits.file, limits.cpu]
     python = os.path.realpath(sys.executable)
     before = [
@@ -200,8 +206,12 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     # A user namespace owns what bubblewrap made: folders in memory that no limit counts. Through
     # /proc a rank could write what oom_score_adj says of it, and the memory of the sandbox's first
     # process.
-    frozen = [word for each in (*EMPTY, "/dev", "/proc", "/") for word in ("--remount-ro", each)]
-    counters = [word for each in COUNTERS for word in ("--ro-bind", "/dev/null", each)]
+    frozen: list[str] = []
+    for shown in (*EMPTY, "/dev", "/proc", "/"):
+        frozen += ["--remount-ro", shown]
+    counters: list[str] = []
+    for file in COUNTERS:
+        counters += ["--ro-bind", "/dev/null", file]
     start = [
         python,
         "-s",
@@ -233,31 +243,38 @@ def _become(user: int) -> list[str]:
 def _programs(prefix: str) -> list[str]:
     """Bind programs and libraries of a prefix, and nothing else that may lie there, such as a course."""
     found = [f"{prefix}/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
-    return _folders(prefix) + [
-        word for each in found if Path(each).is_dir() for word in ("--ro-bind", each, each)
-    ]
+    words = _folders(prefix)
+    for folder in found:
+        if Path(folder).is_dir():
+            words += ["--ro-bind", folder, folder]
+    return words
 
 
 def _folders(folder: str) -> list[str]:
     """Make a folder and those above it: bubblewrap itself makes folders that only root may enter."""
     folders = [*reversed(Path(folder, "x").parents)][1:]
-    return [word for each in folders for word in ("--perms", "0755", "--dir", str(each))]
+    words: list[str] = []
+    for above in folders:
+        words += ["--perms", "0755", "--dir", str(above)]
+    return words
 
 
 def _emptied(folders: list[str]) -> list[str]:
     """Hide installed packages, because this library may be one of them."""
     found = [folder for folder in folders if Path(folder).is_dir()]
-    return [
-        word
-        for each in found
-        for word in ("--perms", "0755", "--tmpfs", each, "--remount-ro", each)
-    ]
+    words: list[str] = []
+    for folder in found:
+        words += ["--perms", "0755", "--tmpfs", folder, "--remount-ro", folder]
+    return words
 
 
 def _packages(names: tuple[str, ...]) -> list[str]:
     """Bind the packages that a submission may import, with those that they need and their wheels' libraries."""
     binds = []
-    for name in dict.fromkeys(each for asked in names for each in (asked, *NEEDS.get(asked, ()))):
+    needed: dict[str, None] = {}  # each once, in their order
+    for asked in names:
+        needed |= dict.fromkeys([asked, *NEEDS.get(asked, ())])
+    for name in needed:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise SandboxError(f"package: got {name}, which is not installed here")

@@ -14,6 +14,7 @@ import errno
 import platform
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 # The number of each allowed call on x86_64 and on the architectures that share the generic table;
 # -1: not there.
@@ -123,7 +124,7 @@ def _if(test: int, value: int, verdict: int) -> list[Instruction]:
 
 def _if_any(values: Iterable[int], verdict: int) -> list[Instruction]:
     """Return the verdict where what was loaded is one of the values, else go on."""
-    return [each for value in values for each in _if(EQUAL, value, verdict)]
+    return list(chain.from_iterable(_if(EQUAL, value, verdict) for value in values))
 
 
 def _with_argument(

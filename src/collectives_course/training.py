@@ -83,11 +83,10 @@ class TrainingResult(RunResult):
     def spans(self) -> list[Activity]:
         """Return what the ranks computed, and what the network carried for each."""
         sums = [(nth, each) for nth, each in enumerate(self.reduced) if each.result is not None]
-        carried = [
-            Activity(r, REDUCE, nth, one.begin, one.end, one.bytes)
-            for nth, one in sums
-            for r in one.started
-        ]
+        carried = []
+        for nth, one in sums:
+            of_sum = (REDUCE, nth, one.begin, one.end, one.bytes)
+            carried += [Activity(r, *of_sum) for r in one.started]
         return self.computed + carried
 
 
@@ -304,19 +303,19 @@ class MLP:
     @property
     def names(self) -> list[str]:
         """Return the parameters' names."""
-        return [
-            f"the {what} of layer {layer}" for layer in self.owners for what in ("weight", "bias")
-        ]
+        names = []
+        for layer in self.owners:
+            names += [f"the weight of layer {layer}", f"the bias of layer {layer}"]
+        return names
 
     @property
     def trained(self) -> list[int]:
         """Return the indices of the parameters that are not frozen."""
-        return [
-            2 * nth + which
-            for nth, layer in enumerate(self.owners)
-            if layer not in self.frozen
-            for which in (0, 1)
-        ]
+        trained = []
+        for nth, layer in enumerate(self.owners):
+            if layer not in self.frozen:
+                trained += [2 * nth, 2 * nth + 1]
+        return trained
 
     @property
     def sizes(self) -> list[int]:

@@ -286,7 +286,9 @@ class World:
         self._check_no_error()
         returned = [rank.returned or {} for rank in self.ranks]
         seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
-        left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
+        left = []
+        for pair, posts in sorted(self.mail.items()):
+            left += [pair] * len(posts)
         values, after = (
             [each.get("value") for each in returned],
             [list(each["arguments"]) for each in returned],
@@ -303,7 +305,8 @@ class World:
         start = time.monotonic()
         due = start + TICK * random.random()  # a rank cannot know when we look
         while not all(rank.has_ended for rank in self.ranks):
-            if waiting := stuck(self.ranks):
+            waiting = stuck(self.ranks)
+            if waiting:
                 raise Failed(f"deadlock: {self.deadlock(waiting)}")
             self._exchange(selector, due - time.monotonic())
             if time.monotonic() >= due:
@@ -483,7 +486,8 @@ class World:
             if receiver.receiving is None or rank.number not in (receiver.number, receiver.peer):
                 continue
             src = self.ranks[receiver.peer]
-            if posts := self.mail.get((src.number, receiver.number)):
+            posts = self.mail.get((src.number, receiver.number))
+            if posts:
                 self._move(posts.popleft(), src, receiver)
                 receiver.receiving = None
                 self._answer(receiver)

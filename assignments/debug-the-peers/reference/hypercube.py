@@ -27,11 +27,10 @@ def schedule():
     """The schedule: eight ranks, three chunks, three steps."""
 
     def step(t):
-        rows = [
-            (corner, corner ^ (1 << dimension(c, t)), c)
-            for c in range(DIMENSIONS)
-            for corner in range(8)
-        ]
+        rows = []
+        for c in range(DIMENSIONS):
+            across = 1 << dimension(c, t)
+            rows += [(corner, corner ^ across, c) for corner in range(8)]
         src, dst, chunk = zip(*rows, strict=True)
         return Step(
             [CORNERS[each] for each in src], [CORNERS[each] for each in dst], chunk, add=True

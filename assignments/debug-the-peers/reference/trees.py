@@ -43,7 +43,9 @@ def schedule():
         adds = t < len(up)
         level = up[t] if adds else up[2 * len(up) - 1 - t]
         trees = (first_tree(), second_tree())
-        edges = [(tree[i], tree[(i - 1) // 2], c) for c, tree in enumerate(trees) for i in level]
+        edges = []
+        for c, tree in enumerate(trees):
+            edges += [(tree[i], tree[(i - 1) // 2], c) for i in level]
         child, parent, chunk = zip(*edges, strict=True)
         return Step(child, parent, chunk, add=True) if adds else Step(parent, child, chunk)
 

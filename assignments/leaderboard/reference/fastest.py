@@ -68,12 +68,9 @@ def parents(p, root):
 
 def colours(trees):
     """0 or 1 for the edge above each rank of each tree, so that no port has two edges of one colour."""
-    edges = [
-        (tree, rank)
-        for tree, parent in enumerate(trees)
-        for rank, up in enumerate(parent)
-        if up >= 0
-    ]
+    edges = []
+    for tree, parent in enumerate(trees):
+        edges += [(tree, rank) for rank, up in enumerate(parent) if up >= 0]
     ends = {}
     for tree, rank in edges:
         ends.setdefault(("sends", trees[tree][rank]), []).append((tree, rank))

@@ -20,7 +20,9 @@ def measure(comm):
     # solution: time messages there and back
     sizes = sorted({max(1, round(MOST / UNIT / 4**power)) * UNIT for power in range(8)})
     repetitions = MESSAGES // len(sizes)
-    samples = [(size, _there_and_back(comm, size)) for _ in range(repetitions) for size in sizes]
+    samples = []
+    for _ in range(repetitions):
+        samples += [(size, _there_and_back(comm, size)) for size in sizes]
     return tuple(zip(*samples, strict=True)) if comm.rank == 0 else None
     # end
 

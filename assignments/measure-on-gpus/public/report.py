@@ -34,16 +34,12 @@ def ring_against_tree(logs):
     """Return times and bus bandwidths of the three logs, and the size up to which the tree is faster than the ring."""
     p = len(re.findall(r"^# +Rank ", logs["ring"]["text"], re.MULTILINE))
     found = {name: parse(each["text"]) for name, each in logs.items()}
-    rows = [
-        {
-            "algorithm": name,
-            "bytes": row["bytes"],
-            "seconds": row["seconds"],
-            "busbw": busbw("all_reduce", p, row["bytes"], row["seconds"]),
-        }
-        for name, each in found.items()
-        for row in each
-    ]
+    rows = []
+    for name, table in found.items():
+        for row in table:
+            nbytes, seconds = row["bytes"], row["seconds"]
+            rate = busbw("all_reduce", p, nbytes, seconds)
+            rows.append({"algorithm": name, "bytes": nbytes, "seconds": seconds, "busbw": rate})
     return {"ranks": p, "rows": rows, "tree_up_to": faster_up_to(found["tree"], found["ring"])}
 
 
@@ -64,10 +60,12 @@ def one_shot():
         }
         rows = [{"bytes": n} | {name: samples[name, n] for name in names} for n in SIZES]
         command = "collectives bench all_reduce one_shot ring -p 4"
-    single = [
-        [{"bytes": r["bytes"], "seconds": s} for r in rows for s in r[name]]
-        for name in ("one_shot", "ring")
-    ]
+    single = []
+    for name in ("one_shot", "ring"):
+        samples_of = []
+        for row in rows:
+            samples_of += [{"bytes": row["bytes"], "seconds": seconds} for seconds in row[name]]
+        single.append(samples_of)
     return {"ranks": p, "command": command, "rows": rows, "one_shot_up_to": faster_up_to(*single)}
 
 
@@ -89,11 +87,10 @@ def buckets():
         traces = sorted([counted(events) for events in row.pop("traces")], key=exposed)
         row["events"] = traces[len(traces) // 2]
         row["exposed"] = exposed(row["events"])
-    single = [
-        {"bucket_cap_mb": row["bucket_cap_mb"], "seconds": each}
-        for row in rows
-        for each in row["steps"]
-    ]
+    single = []
+    for row in rows:
+        cap = row["bucket_cap_mb"]
+        single += [{"bucket_cap_mb": cap, "seconds": seconds} for seconds in row["steps"]]
     command = "DistributedDataParallel on " + ("NCCL" if ranks.ON_GPUS else "gloo")
     return {"ranks": ranks.RANKS, "command": command, "rows": rows, "best": choose(single)}
 

@@ -23,9 +23,10 @@ def chunk(array, position):
 
 
 def gathered(p):
-    return [
-        value for i, rank in enumerate(passing.order(p)) for value in chunk(buffers(p)[rank][0], i)
-    ]
+    values = []
+    for i, rank in enumerate(passing.order(p)):
+        values += list(chunk(buffers(p)[rank][0], i))
+    return values
 
 
 def test_chunks_cover_the_buffer():

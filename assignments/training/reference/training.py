@@ -51,9 +51,9 @@ class DataParallel:
         trained = [each for each in model.parameters() if each.requires_grad]
         made = buckets([each.numel() * each.element_size() for each in trained], bucket_bytes)
         self.buckets = [[trained[index] for index in bucket] for bucket in made]
-        self.bucket_of = {
-            each: number for number, bucket in enumerate(self.buckets) for each in bucket
-        }
+        self.bucket_of = {}
+        for number, bucket in enumerate(self.buckets):
+            self.bucket_of |= dict.fromkeys(bucket, number)
         for parameter in trained:
             parameter.register_post_accumulate_grad_hook(self.ready)
         self.begin()

@@ -62,12 +62,9 @@ def colours(*trees):
     most two children in all trees together. With more children there is no such colouring, and some
     edges with the same colour meet.
     """
-    edges = [
-        (tree, rank)
-        for tree, parent in enumerate(trees)
-        for rank, up in enumerate(parent)
-        if up != NO_PARENT
-    ]
+    edges = []
+    for tree, parent in enumerate(trees):
+        edges += [(tree, rank) for rank, up in enumerate(parent) if up != NO_PARENT]
     ends = {}
     for tree, rank in edges:
         ends.setdefault(("sends", trees[tree][rank]), []).append((tree, rank))

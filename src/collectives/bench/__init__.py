@@ -72,7 +72,8 @@ def check_here(wanted: Sequence[Settings]) -> None:
 def _need_gpu_each(name: str, ranks: int) -> None:
     import torch
 
-    if ranks > (count := torch.cuda.device_count()):
+    count = torch.cuda.device_count()
+    if ranks > count:
         raise ValueError(
             f"GPUs for {name} on {ranks} ranks: got {count}, expected {ranks}, or --share-gpus"
         )
@@ -114,7 +115,8 @@ def bench(
             on_event=on_event,
             share_gpus=shares_gpus(named(first.backends[0])[0], first),
         )
-        measured.rows.extend(row for event in events for row in event.get("rows", []))
+        for event in events:
+            measured.rows.extend(event.get("rows", []))
         measured.environment.extend(
             next(event["environment"] for event in events if "environment" in event)
         )

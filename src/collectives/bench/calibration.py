@@ -6,6 +6,7 @@ The ranks call `run`, and they alone import torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def measured(
     """Return the medians for messages of each size between the first and the last of ``ranks`` ranks (`run`)."""
     settings = {"bytes": list(sizes), "repetitions": repetitions}
     events = launch("collectives.bench.calibration", settings, ranks, where=where, timeout=timeout)
-    return [row for event in events for row in event.get("rows", [])]
+    return list(chain.from_iterable(event.get("rows", []) for event in events))
 
 
 def link(rows: Sequence[Row]) -> Link:
@@ -117,7 +118,8 @@ def trust(rows: Sequence[Row]) -> str:
     >>> trust([{"bytes": 8, "each": 2e-6, "off": 0.04}, {"bytes": 1024, "each": 3e-6, "off": -0.12}])
     'The fit is at most 12% off, at 1 KiB: you can trust times simulated with this machine to about that.'
     """
-    if lost := [format_bytes(row["bytes"]) for row in rows if row["each"] <= 0]:
+    lost = [format_bytes(row["bytes"]) for row in rows if row["each"] <= 0]
+    if lost:
         return (
             f"Do not trust the overhead: for messages of {', '.join(lost)} a burst took no longer than one of them, so "
             "the machine was too busy to tell. Measure again on an idle machine, with more --repetitions."

@@ -11,7 +11,7 @@ shows the spread within one launch, and not the spread between launches.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from textwrap import fill
 from typing import Any
 
@@ -139,11 +139,11 @@ def _judge(one: Row | None, other: Row | None, names: tuple[str, str]) -> Row:
     empty = {"ratio": None, "low": None, "high": None}
     if one is None or other is None:
         return empty | {"result": f"only in {names[one is None]}"}
-    flaws = [
-        f"{flaw} in {name}"
-        for row, name in zip((one, other), names, strict=True)
-        if (flaw := _flaw(row))
-    ]
+    flaws = []
+    for row, name in zip((one, other), names, strict=True):
+        flaw = _flaw(row)
+        if flaw:
+            flaws.append(f"{flaw} in {name}")
     if flaws:
         return empty | {"result": ", ".join(flaws)}
     low, middle, high = ratio(_interval(other), _interval(one))
@@ -180,7 +180,7 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """
     known = [_facts(run) for run in runs]
     absent = ["-" if run.record else "unknown" for run in runs]
-    names = dict.fromkeys(name for facts in known for name in facts)
+    names = dict.fromkeys(chain.from_iterable(known))
     found = {}
     for name in names:
         texts = [facts.get(name, missing) for facts, missing in zip(known, absent, strict=True)]
@@ -209,7 +209,7 @@ def _of_record(record: Row) -> Iterator[tuple[str, Any]]:
         record.get("variables", {}),
         *(each.get("set", {}) for each in record.get("environment", [])),
     ]
-    told = [(name, value) for part in parts for name, value in part.items()]
+    told = list(chain.from_iterable(part.items() for part in parts))
     yield from ((name, value) for name, value in told if name not in SHOWN and value is not None)
     yield from (("hosts", host) for host in record.get("hosts", []))
 
@@ -253,7 +253,8 @@ def _section(compared: Sequence[Row], first: str, second: str) -> Iterator[str]:
     yield _wrapped(
         f"{second} against {first}: {', '.join(f'{count} {result}' for result, count in counts.items())}."
     )
-    if sure := confidence(compared):
+    sure = confidence(compared)
+    if sure:
         yield _wrapped(
             f"An interval that contains 1 shows no difference. It holds for these two launches, with at least {sure} "
             f"confidence; other launches of the same command may differ by more."

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has s
 
 def launched(wanted: list[Settings]) -> Row:
     """Return how the ranks of these measurements were launched, and for which back ends."""
-    names = list(dict.fromkeys(name for one in wanted for name in one.backends))
+    names = list(dict.fromkeys(chain.from_iterable(one.backends for one in wanted)))
     return {"where": wanted[0].where, "backends": names, "set": wanted[0].variables()}
 
 

@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 PACKAGES = tuple(
-    dict.fromkeys(
-        ["torch", "numpy", *(each for name in BACKENDS for each in backend(name).packages)]
-    )
+    dict.fromkeys(chain(["torch", "numpy"], *(backend(name).packages for name in BACKENDS)))
 )
 
 # Variables that change what GPUs do, or identify a Slurm job, without those whose names announce a
@@ -69,7 +68,7 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
 
     if not rows:
         raise ValueError("there are no rows to write")
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
     made = {"version": VERSION, "date": datetime.now(UTC).date().isoformat()}
     record = made | hosts(record.get("environment", [])) | record
@@ -111,7 +110,9 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
 
     with parquet.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        parts = [group.column(number) for group in groups for number in range(group.num_columns)]
+        parts = []
+        for group in groups:
+            parts += [group.column(number) for number in range(group.num_columns)]
         rows, values = file.metadata.num_rows, sum(part.num_values for part in parts)
         encoded = max(sum(group.total_byte_size for group in groups), Path(path).stat().st_size)
         if rows > MAX_ROWS or values > MAX_VALUES or encoded > MAX_ENCODED:
@@ -119,7 +120,8 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
             raise ValueError(
                 f"rows: got {got}, expected up to {MAX_ROWS:,}, {MAX_VALUES:,} and {MAX_ENCODED:,}"
             )
-        if codecs := {part.compression for part in parts}.difference(CODECS):
+        codecs = {part.compression for part in parts}.difference(CODECS)
+        if codecs:
             raise ValueError(
                 f"compression of rows: got {', '.join(sorted(codecs))}, expected {' or '.join(CODECS)}"
             )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -77,7 +78,8 @@ def find(name: str) -> list[Path]:
     """
     for path in [Path(name), *(home / name for home in _homes())]:
         if path.is_dir():
-            if files := sorted(path.glob("*.parquet")):
+            files = sorted(path.glob("*.parquet"))
+            if files:
                 return files
             raise ValueError(
                 f"{name}: got a folder without rows, expected one with files NAME.parquet"
@@ -104,12 +106,14 @@ def _homes() -> list[Path]:
 
 def _known() -> list[str]:
     """Return the names of the repository's runs, and of their folders."""
-    files = [(home, path) for home in _homes() for path in home.rglob("*.parquet")]
+    files = []
+    for home in _homes():
+        files += [(home, path) for path in home.rglob("*.parquet")]
     names = [
         (path.with_suffix("").relative_to(home), path.parent.relative_to(home))
         for home, path in files
     ]
-    return sorted({each.as_posix() for pair in names for each in pair})
+    return sorted({path.as_posix() for path in chain.from_iterable(names)})
 
 
 def read_run(name: str, paths: Sequence[Path]) -> Run:
@@ -126,11 +130,10 @@ def read_run(name: str, paths: Sequence[Path]) -> Run:
         raise ValueError(
             f"{name}: got no measured rows of a collective, expected columns {', '.join(sorted(NEEDED))}"
         )
-    rows = [
-        _checked(row, f"{path}, row {turn}") | {"experiment": path.stem}
-        for path, part in measured.items()
-        for turn, row in enumerate(part, start=1)
-    ]
+    rows = []
+    for path, part in measured.items():
+        for turn, row in enumerate(part, start=1):
+            rows.append(_checked(row, f"{path}, row {turn}") | {"experiment": path.stem})
     records = [read_files[path][1] for path in measured]
     return Run(name, rows, _joined(records), [path.stem for path in paths if path not in measured])
 
@@ -140,9 +143,12 @@ def _joined(records: Sequence[Record]) -> Record:
     if len(records) == 1:
         return records[0]
     lists = ("settings", "environment", "hosts")
-    joined = {name: [each for record in records for each in record.get(name, [])] for name in lists}
-    first = {name: value for record in reversed(records) for name, value in record.items()}
-    return first | joined
+    joined: Record = {}
+    for record in reversed(records):  # the first record's values are those that stay
+        joined |= record
+    for name in lists:
+        joined[name] = list(chain.from_iterable(record.get(name, []) for record in records))
+    return joined
 
 
 def _read(path: Path) -> tuple[list[Row], Record]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -96,7 +97,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for what, known in (("collective", CONTRACTS), ("dtype", DTYPES), ("op", OPS)):
-            if (value := getattr(self, what)) not in known:
+            value = getattr(self, what)
+            if value not in known:
                 raise ValueError(unknown(what, value, list(known)))
         need_where(self.where, self.ranks, share_gpus=self.share_gpus)
         if self.machine is not None:
@@ -113,7 +115,8 @@ class Settings(BaseModel):
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         for name in dict(map(named, self.backends)):
-            if missing := lacking(name, self.collective, self.op, self.dtype, self.in_place):
+            missing = lacking(name, self.collective, self.op, self.dtype, self.in_place)
+            if missing:
                 raise ValueError(missing)
         if self.ranks > self.exact():
             raise ValueError(
@@ -138,13 +141,13 @@ class Settings(BaseModel):
 
     def configurations(self) -> list[tuple[str, str]]:
         """Return (backend, algorithm) in the rows' order: ours with each algorithm, a library's own or "default"."""
-        ours = [
-            (name, algorithm)
-            for name in self.backends
-            if name in OURS
-            for algorithm in self.algorithms
-        ]
-        return ours + [named(typed) for typed in self.backends if typed not in OURS]
+        ours, others = [], []
+        for typed in self.backends:
+            if typed in OURS:
+                ours += [(typed, algorithm) for algorithm in self.algorithms]
+            else:
+                others.append(named(typed))
+        return ours + others
 
     def variables(self) -> dict[str, str]:
         """Return the variables to set before the ranks of one launch start.
@@ -243,6 +246,7 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
 def where_for(parts: Sequence[Settings]) -> str:
     """Return where `launch` starts the ranks of one launch: on emulated hosts by mpirun, if a back end needs it."""
     where = parse_where(parts[0].where)
-    launchers = {backend(named(typed)[0]).launcher for one in parts for typed in one.backends}
+    typed = chain.from_iterable(one.backends for one in parts)
+    launchers = {backend(named(name)[0]).launcher for name in typed}
     needs_mpirun = where.is_emulated and not where.has_mpirun and MPIRUN in launchers
     return str(where.by_mpirun() if needs_mpirun else where)

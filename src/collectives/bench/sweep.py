@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,12 +38,11 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     check_here(wanted)
     parts = _parts(wanted)
     # Horovod's ranks may be started elsewhere than the others; their rows stand with the others'.
-    cases = [
-        (parts.index(one), nbytes)
-        for each in wanted
-        for nbytes in each.bytes
-        for one in _parts([each])
-    ]
+    cases = []
+    for each in wanted:
+        places = [parts.index(one) for one in _parts([each])]
+        for nbytes in each.bytes:
+            cases += [(place, nbytes) for place in places]
     settings = [each.model_dump() for each in wanted]
     measure_missing(
         stem, settings, cases, partial(_measure_sizes, parts), path=sweep_path(wanted, stem)
@@ -50,7 +50,7 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
 
 
 def _parts(wanted: Sequence[Settings]) -> list[Settings]:
-    return [one for parts in group_by_launch(wanted) for one in parts]
+    return list(chain.from_iterable(group_by_launch(wanted)))
 
 
 def sweep_path(wanted: Sequence[Settings], stem: str | Path) -> Path:
@@ -126,16 +126,18 @@ def measure_missing(
     depends_on = settings if depends_on is None else depends_on
     if _is_done(stem, depends_on):
         return
-    with locked(stem, mark := fingerprint(depends_on)):
+    mark = fingerprint(depends_on)
+    with locked(stem, mark):
         if _is_done(stem, depends_on):  # by a process that was waited for
             return
         path = path or _path(stem, depends_on)
         events = _begun(path)
-        if done := len(cases) - len(_left(cases, events)):
+        done = len(cases) - len(_left(cases, events))
+        if done:
             print(f"{done} of {len(cases)} cases were measured before", file=sys.stderr, flush=True)
         _measure_all(path, events, cases, measure, line)
         of_case = {_key(event["case"]): event["rows"] for event in events if "rows" in event}
-        rows = [row for case in cases for row in of_case[_key(case)]]
+        rows = list(chain.from_iterable(of_case[_key(case)] for case in cases))
         environment = _environment(events) or [record()]
         write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": mark})
         if not any(row.get("error") for row in rows):
@@ -143,7 +145,8 @@ def measure_missing(
 
 
 def _is_done(stem: str | Path, depends_on: Any) -> bool:
-    if others := other_rows(stem, depends_on):
+    others = other_rows(stem, depends_on)
+    if others:
         raise FileExistsError(f"{others}; name another output")
     return is_measured(stem, depends_on)
 
@@ -190,7 +193,8 @@ def _begun(path: Path) -> list[Row]:
         for event in _read(path, data)
         if not any(row.get("error") for row in event.get("rows", []))
     ]
-    if (sound := _lines(events).encode()) != data:
+    sound = _lines(events).encode()
+    if sound != data:
         replace(path, lambda beside: beside.write_bytes(sound))
     return events
 
@@ -228,7 +232,7 @@ def _environment(events: list[Row]) -> list[Row]:
     distinct = [
         launch for nth, launch in enumerate(environments) if launch not in environments[:nth]
     ]
-    return [rank for launch in distinct for rank in launch]
+    return list(chain.from_iterable(distinct))
 
 
 def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], keep: Keep) -> None:
@@ -243,7 +247,9 @@ def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], k
     wanted = group_by_launch(
         [parts[nth].model_copy(update={"bytes": each}) for nth, each in sizes.items()]
     )[0]
-    cases = [(nth, nbytes) for nth in list(sizes)[: len(wanted)] for nbytes in sizes[nth]]
+    cases = []
+    for nth in list(sizes)[: len(wanted)]:
+        cases += [(nth, nbytes) for nbytes in sizes[nth]]
     has_begun = False
 
     def on_event(event: Row) -> None:

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from collectives.autotune import MEASURED
 from collectives.backends import named
@@ -38,10 +38,10 @@ def note(wanted: Sequence[Settings]) -> str | None:
 
     None if they are measured in one.
     """
-    launches = [
-        ", ".join(dict.fromkeys(name for one in parts for name in one.backends))
-        for parts in group_by_launch(wanted)
-    ]
+    launches = []
+    for parts in group_by_launch(wanted):
+        names = dict.fromkeys(chain.from_iterable(one.backends for one in parts))
+        launches.append(", ".join(names))
     if len(launches) < 2:
         return None
     return (
@@ -161,7 +161,7 @@ def tables(wanted: Settings, rows: Sequence[Row], environment: Sequence[Row]) ->
         yield from _nccl_heading(wanted, program, f"{name} {algorithm}", ranks[: wanted.ranks])
         for halves in zip_longest(*places):
             yield _nccl_line(halves, wanted.root if collective in ROOTED else -1)
-        alike = [row for place in places for row in place]
+        alike = list(chain.from_iterable(places))
         wrong = sum(row["wrong"] for row in alike)
         yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
         yield f"# Avg bus bandwidth    : {sum(row['busbw'] for row in alike) / len(alike):g} "
@@ -206,7 +206,9 @@ def _nccl_line(halves: Sequence[Row | None], root: int) -> str:
     row = next(half for half in halves if half is not None)
     op = row["op"] if row["collective"] in REDUCING else "none"
     dtype = TYPES.get(row["dtype"]) or str(row["dtype"])
-    texts = [text for half in halves for text in (_numbers(half) if half else ["N/A"] * 4)]
+    texts = []
+    for half in halves:
+        texts += _numbers(half) if half else ["N/A"] * 4
     return f"  {_columns(row['bytes'], row['count'], dtype, op, str(root))}{_halves(*texts)}"
 
 

@@ -238,15 +238,11 @@ def _parse(typed: list[str]) -> argparse.Namespace:
     if needed and typed[0] not in OWN and typed[0] not in _added():
         raise ValueError(unknown("command", typed[0], verbs()))
     arguments, rest = parser(needed).parse_known_args(typed)
-    if options := [name for name in rest if name.startswith("-")]:
+    options = [name for name in rest if name.startswith("-")]
+    if options:
         of_verb = argparse.ArgumentParser()
         _load(arguments.verb).add_arguments(of_verb)
-        known = [
-            name
-            for action in of_verb._actions
-            for name in action.option_strings
-            if name.startswith("--")
-        ]
+        known = [name for name in of_verb._option_string_actions if name.startswith("--")]
         raise ValueError(unknown(f"option of {arguments.verb}", options[0], known))
     if rest:
         raise ValueError(

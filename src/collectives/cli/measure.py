@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     _, algorithms = named(arguments)
     with limit(arguments.timeout, " ".join(["bench", *algorithms])):
         launches = settings(arguments)
-    check_here([one for wanted in launches for one in wanted])
+    check_here(list(chain.from_iterable(launches)))
     wrong = sum(_measure(wanted, arguments) for wanted in launches)
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
@@ -148,7 +149,8 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
     default = Settings.model_construct()
     collective, ranks, typed = default.collective, default.ranks, _sizes(arguments)
     collectives, algorithms = named(arguments)
-    if files := [name for name in algorithms if is_program(name)]:
+    files = [name for name in algorithms if is_program(name)]
+    if files:
         program = own(files[0])(ranks)
         collective, ranks = program.collective, program.p
     collectives = collectives or [collective]
@@ -160,7 +162,8 @@ def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
         raise ValueError(
             f"{', '.join(collectives)} takes no --op: got {arguments.op}, expected none: it adds nothing"
         )
-    given = {name: value for name in FIELDS if (value := getattr(arguments, name)) is not None}
+    typed_options = {name: getattr(arguments, name) for name in FIELDS}
+    given = {name: value for name, value in typed_options.items() if value is not None}
     given["algorithms"] = algorithms or default.algorithms
     if typed:
         given["bytes"] = typed
@@ -201,8 +204,9 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
     from collectives.bench.table import both_places, heading, line, note, progress, tables
 
     if arguments.nccl_tests:
-        wanted = [each for one in wanted for each in both_places(one)]
-    if message := note(wanted):
+        wanted = list(chain.from_iterable(both_places(one) for one in wanted))
+    message = note(wanted)
+    if message:
         print(f"collectives: {message}", file=sys.stderr, flush=True)
     measured = Measurement([], [])
 
@@ -247,11 +251,10 @@ def _compare(arguments: argparse.Namespace) -> None:
     runs = read_runs(arguments.runs)
     first, *others = runs
     names = letters(runs)
-    pairs = [
-        {"first": first.name, "second": run.name} | row
-        for name, run in zip(names[1:], others, strict=True)
-        for row in compare(first.rows, run.rows, (names[0], name))
-    ]
+    pairs = []
+    for name, run in zip(names[1:], others, strict=True):
+        compared = compare(first.rows, run.rows, (names[0], name))
+        pairs += [{"first": first.name, "second": run.name} | row for row in compared]
     if arguments.svg:
         from collectives.figures.comparison import ratios
 
@@ -274,7 +277,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 def _csv(rows: "list[Row]") -> str:
     """Return rows as CSV with a heading; a value that a row lacks is empty."""
     text = io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns = dict.fromkeys(chain.from_iterable(rows))
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

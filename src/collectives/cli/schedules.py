@@ -91,7 +91,8 @@ def limited(
 def refuse(arguments: argparse.Namespace, options: Sequence[str], what: str) -> None:
     """Raise ValueError for the first of these options that was given, because ``what`` takes none of them."""
     for option in options:
-        if (value := getattr(arguments, option)) is not None:
+        value = getattr(arguments, option)
+        if value is not None:
             raise ValueError(
                 f"{what} takes no --{option.replace('_', '-')}: got {value}, expected none"
             )
@@ -182,7 +183,8 @@ def _list(arguments: argparse.Namespace) -> None:
             columns = f"{'collective':<16}{'algorithm':<20}  {'steps':>6}  {'messages':>8}"
             out(f"{columns}  through the busiest port  ({p} ranks)")
         for algorithm, schedule in schedules:
-            counted = traffic(schedule, n := 1000 * schedule.k)
+            n = 1000 * schedule.k
+            counted = traffic(schedule, n)
             messages = int(counted.messages_sent.sum())
             busiest = float(max(counted.sent.max(), counted.received.max()) / n)
             row = {
