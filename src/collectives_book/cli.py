@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from collectives.errors import short
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -35,7 +37,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"got {short(text)}, expected NAME=VALUE")
     try:
         return name.strip(), parse_yaml(value, f"the value of {name.strip()}")
     except ValueError as error:

@@ -55,87 +55,77 @@ def test_a_notebook_s_variables_are_its_parameters() -> None:
     assert (one.bytes, one.timeout, one.in_place) == ([4, 1024], 60, None)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"rnaks": 4},
-            "unknown field 'rnaks': did you mean 'ranks'? Known are output, ranks, sizes",
-        ),
-        ({"ranks": "4"}, "ranks: Input should be a valid integer, got '4'"),
-        ({"ranks": 2.0}, "ranks: Input should be a valid integer, got 2.0"),
-        ({"ranks": True}, "ranks: Input should be a valid integer, got True"),
-        ({"ranks": 10**12}, "ranks: Input should be less than or equal to 1048576"),
-        ({"sizes": "64K"}, "sizes: Input should be a valid list, got '64K'"),
-        ({"sizes": []}, "sizes: List should have at least 1 item"),
-        ({"sizes": ["64Q"]}, "invalid size '64Q'"),
-        ({"sizes": [6]}, "6 bytes are no whole number of float32"),
-        ({"sizes": [1024, "1K"]}, "sizes: 1024 is given twice"),
-        ({"sizes": [0]}, "sizes.0: Input should be greater than or equal to 1, got 0"),
-        ({"dtype": "float8"}, "unknown dtype 'float8'"),
-        ({"in_place": "yes"}, "in_place: Input should be a valid boolean, got 'yes'"),
-        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
-        ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
-        ({"timeout": 60}, "timeout: expected a number with its unit"),
-        ({"where": "moon"}, "unknown where 'moon'; known are loopback, "),
-        ({"where": "cluster:5ms,0MB/s"}, "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
-        (
-            {"where": "cluster:5ms,25MB/s", "ranks": 255},
-            "invalid number of hosts: got 255, expected 1 to 254",
-        ),
-        *(
-            ({name: value}, name if name != "where" else "where|place")
-            for name in ("ranks", "sizes", "where", "algorithms")
-            for value in (
-                float("nan"),
-                "9" * 5000,
-                [[[[1]]]],
-                {"a": 1},
-                None,
-                -1,
-                [["x"] * 99] * 99,
-            )
-        ),
-    ],
-)
-def test_wrong_parameters_are_one_line(given: dict[str, Any], message: str) -> None:
+# Values that cannot be right, for any parameter.
+HOSTILE = [float("nan"), "9" * 5000, [[[[1]]]], {"a": 1}, None, -1, [["x"] * 99] * 99]
+PLACES = {"where": "place"}  # what the message may name instead of the parameter
+
+# Parameters, what of them the message names, and what it says is allowed instead.
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"rnaks": 4}, "'rnaks'", "'ranks'"),
+    ({"ranks": "4"}, "'4'", "integer"),
+    ({"ranks": 2.0}, "2.0", "integer"),
+    ({"ranks": True}, "True", "integer"),
+    ({"ranks": 10**12}, "ranks", "1048576"),
+    ({"sizes": "64K"}, "'64K'", "list"),
+    ({"sizes": []}, "sizes", "at least 1"),
+    ({"sizes": ["64Q"]}, "'64Q'", "64K"),
+    ({"sizes": [6]}, "6 bytes", "4 bytes"),
+    ({"sizes": [1024, "1K"]}, "1024", "twice"),
+    ({"sizes": [0]}, "got 0", "1"),
+    ({"dtype": "float8"}, "'float8'", "float16"),
+    ({"in_place": "yes"}, "'yes'", "boolean"),
+    ({"algorithms": ["rnig"]}, "'rnig'", "ring"),
+    ({"backends": ["nccl2"]}, "'nccl2'", "nccl"),
+    ({"timeout": 60}, "timeout", "unit"),
+    ({"where": "moon"}, "'moon'", "loopback"),
+    ({"where": "cluster:5ms,0MB/s"}, "'0MB/s'", "1B/s to 1TB/s"),
+    ({"where": "cluster:5ms,25MB/s", "ranks": 255}, "255", "1 to 254"),
+]
+
+# The same of a sweep over several collectives.
+WRONG_OF_MANY: list[tuple[dict[str, Any], str, str]] = [
+    ({"collectives": ["allreduce"]}, "'allreduce'", "all_reduce"),
+    ({"collectives": ["gather"], "backends": ["horovod"]}, "'gather'", "horovod has"),
+    ({"collectives": ["all_to_all"], "in_place": True}, "all_to_all", "out of place"),
+    ({"backends": ["p2p", "nccl2"]}, "'nccl2'", "nccl"),
+    ({"sizes": [4]}, "4 bytes", "an element or more for each rank"),
+    ({"sizes": [1024, 1028]}, "1024 bytes", "distinct sizes"),
+    ({"backends": ["mpi:ring"]}, "'mpi:ring'", "all_reduce only"),
+]
+
+
+def refused(sweep: type[AllReduceSweep] | type[CollectivesSweep], given: dict[str, Any]) -> str:
+    """The line with which parameters are refused."""
     with pytest.raises(ExperimentError) as caught:
-        AllReduceSweep.given(GOOD | given)
-    assert any(each in str(caught.value) for each in message.split("|"))
-    assert len(str(caught.value).splitlines()) == 1
-    assert len(str(caught.value)) < 600
+        sweep.given(given)
+    (line,) = str(caught.value).splitlines()
+    assert len(line) < 600
+    return line
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"collectives": ["allreduce"]}, "unknown collective 'allreduce'"),
-        ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
-        (
-            {"collectives": ["all_to_all"], "in_place": True},
-            "all_to_all in place: got p2p, expected out of place",
-        ),
-        ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
-        (
-            {"sizes": [4]},
-            "sizes for gather on 2 ranks: got 4 bytes, expected an element or more for each rank",
-        ),
-        (
-            {"sizes": [1024, 1028]},
-            "got 1024 bytes and another of 256 elements, expected distinct sizes",
-        ),
-        (
-            {"backends": ["mpi:ring"]},
-            "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather",
-        ),
-    ],
-)
-def test_wrong_parameters_of_many_collectives_are_refused(
-    given: dict[str, Any], message: str
+@pytest.mark.parametrize(("given", "wrong", "allowed"), WRONG)
+def test_wrong_parameters_are_named_with_what_is_allowed(
+    given: dict[str, Any], wrong: str, allowed: str
 ) -> None:
-    with pytest.raises(ExperimentError) as caught:
-        CollectivesSweep.given(EIGHT | given)
-    assert message in str(caught.value)
+    line = refused(AllReduceSweep, GOOD | given)
+    assert wrong in line
+    assert allowed in line
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", ["ranks", "sizes", "where", "algorithms"])
+def test_a_hostile_value_is_one_line_that_names_its_parameter(name: str, value: object) -> None:
+    line = refused(AllReduceSweep, GOOD | {name: value})
+    assert name in line or PLACES.get(name, name) in line
+
+
+@pytest.mark.parametrize(("given", "wrong", "allowed"), WRONG_OF_MANY)
+def test_wrong_parameters_of_many_collectives_are_named_with_what_is_allowed(
+    given: dict[str, Any], wrong: str, allowed: str
+) -> None:
+    line = refused(CollectivesSweep, EIGHT | given)
+    assert wrong in line
+    assert allowed in line
 
 
 def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:

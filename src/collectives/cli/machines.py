@@ -132,7 +132,9 @@ def _bound_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", required=True, help=machines)
     ranks = f"ranks (default: those of one node, or {RANKS} nodes of one)"
     parser.add_argument("-p", "--ranks", type=whole(units.MAX_RANKS), help=ranks)
-    parser.add_argument("--root", type=int, default=0, help="of a broadcast or reduce (default 0)")
+    parser.add_argument(
+        "--root", type=whole(least=0), default=0, help="of a broadcast or reduce (default 0)"
+    )
     parser.add_argument(
         "--svg", metavar="NAME", help="draw the links and the cut: NAME-light.svg, NAME-dark.svg"
     )
@@ -194,16 +196,22 @@ def _bound_line(row: dict[str, Any]) -> str:
 
 def _cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = AFTER_CLUSTER
-    parser.add_argument("--hosts", type=int, default=8, help="1 to 254 (default 8)")
+    parser.add_argument("--hosts", type=whole(least=0), default=8, help="1 to 254 (default 8)")
     parser.add_argument("--latency", default="5ms", help="one way, from host to host (default 5ms)")
     parser.add_argument(
         "--rate", default="25MB/s", help="of each host's link, in each direction (default 25MB/s)"
     )
     parser.add_argument(
-        "--ranks-per-host", type=int, default=1, help="how often COMMAND runs on a host (default 1)"
+        "--ranks-per-host",
+        type=whole(least=0),
+        default=1,
+        help="how often COMMAND runs on a host (default 1)",
     )
     parser.add_argument(
-        "--racks", type=int, default=1, help="groups of neighbours that share an uplink (default 1)"
+        "--racks",
+        type=whole(least=0),
+        default=1,
+        help="groups of neighbours that share an uplink (default 1)",
     )
     parser.add_argument(
         "--uplink", help="rate of a rack's uplink; a message over it pays the latency once more"

@@ -60,7 +60,7 @@ def add_schedule(
         help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)",
     )
     parser.add_argument(
-        "--root", type=int, help="for a collective that starts from or ends at one rank"
+        "--root", type=whole(least=0), help="for a collective that starts from or ends at one rank"
     )
     parser.add_argument(
         "--segments", type=whole(units.MAX_SEGMENTS), help="for a pipelined algorithm"

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _seconds_with_unit(text: str) -> float:
     try:
-        number = units.parse_seconds(text)
+        number = units.parse_seconds(text[:40])
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not 0 < number <= units.MAX_SECONDS:
