@@ -4,7 +4,7 @@ Both are counted.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,21 +31,25 @@ def variant(seed: int) -> dict[str, Any]:
     That a fault is there does not depend on them.
     """
     random = np.random.default_rng([seed, 6])
-    seven, split = random.permutation(7).tolist(), int(random.integers(3, 5))
-    ring, elements = int(random.integers(4, 7)), int(random.integers(40, 80))
-    room = [int(random.integers(9_000, 10_000))] * 4
-    room[int(random.integers(0, 4))] = int(random.integers(3_000, 6_000))
+
+    def drawn(least: int, below: int) -> int:
+        return int(random.integers(least, below))
+
+    seven, split = random.permutation(7).tolist(), drawn(3, 5)
+    ring, elements = drawn(4, 7), drawn(40, 80)
+    room = [drawn(9_000, 10_000)] * 4
+    room[drawn(0, 4)] = drawn(3_000, 6_000)
     return {
         "corners": random.permutation(8).tolist(),
-        "first": int(random.integers(0, 3)),
-        "observer": int(random.integers(0, 8)),
+        "first": drawn(0, 3),
+        "observer": drawn(0, 8),
         "groups": [seven[:split], seven[split:]],
         "places": random.permutation(int(random.choice([9, 11, 13]))).tolist(),
-        "bytes": 2000 * int(random.integers(1_000, 9_000)),
+        "bytes": 2000 * drawn(1_000, 9_000),
         "ring": ring,
         "direction": int(random.choice([-1, 1])),
         "elements": elements,
-        "root": int(random.integers(1, 7)),
+        "root": drawn(1, 7),
         "filled": [*random.integers(0, elements - 1, 6).tolist(), elements],
         "room": room,
     }
@@ -60,33 +64,32 @@ def _found(program: str) -> Callable[[Submission], None]:
     def check(submission: Submission) -> None:
         told = submission.call(program, file="answers.py")
         if not isinstance(told, dict) or set(told) != set(SHARES):
-            raise Failed(
-                f"answers.{program}: got {told!r:.200}, expected a dict with kind, where and how_much"
-            )
+            expected = "a dict with kind, where and how_much"
+            raise Failed(f"answers.{program}: got {told!r:.200}, expected {expected}")
         wanted = truth(program, submission.seed, submission.sandboxed)
-        right = {name: _is_right(told[name], value) for name, value in wanted._asdict().items()}
-        if not all(right.values()):
-            wrong = " and ".join(
-                f"{name} = {told[name]!r:.80}" for name in SHARES if not right[name]
-            )
-            share = sum(SHARES[name] for name in SHARES if right[name])
-            raise Failed(f"answers.{program}: this is not what the program does: {wrong}", share)
+        share, wrong = 0.0, []
+        for name, value in wanted._asdict().items():
+            if _is_right(told[name], value):
+                share += SHARES[name]
+            else:
+                wrong.append(f"{name} = {told[name]!r:.80}")
+        if wrong:
+            text = " and ".join(wrong)
+            raise Failed(f"answers.{program}: this is not what the program does: {text}", share)
 
     return check
 
 
 def _is_right(told: Any, value: Any) -> bool:
+    """Whether an answer is the truth: a text, a list of whole numbers, or a number to three digits."""
     if isinstance(value, str):
         return isinstance(told, str) and told == value
     if isinstance(value, list):
-        return (
-            isinstance(told, list) and all(isinstance(each, int) for each in told) and told == value
-        )
-    return (
-        isinstance(told, int | float)
-        and abs(told) < 1e15
-        and abs(told - value) <= 1e-3 * abs(value)
-    )
+        is_list = isinstance(told, list) and all(isinstance(number, int) for number in told)
+        return is_list and told == value
+    if not isinstance(told, int | float) or abs(told) >= 1e15:
+        return False
+    return abs(told - value) <= 1e-3 * abs(value)
 
 
 # Repairs: right first, then as cheap as the program can be.
@@ -109,25 +112,27 @@ def _proved(
 
 
 def hypercube_repaired(submission: Submission) -> None:
+    """Each rank sends a chunk to each neighbour on the cube, and to nobody else."""
     schedule = _proved(submission, "hypercube", 8, 3, most_steps=3, most_sent=3)
     corner = {rank: place for place, rank in enumerate(submission.variant["corners"])}
     for t, step in enumerate(schedule.steps()):
         row, _ = step.cells()
-        for (src, dst), chunks in Counter(
-            zip(step.src[row].tolist(), step.dst[row].tolist(), strict=True)
-        ).items():
-            if chunks > 1 or corner[src] ^ corner[dst] not in (1, 2, 4):
-                text = f"rank {src} sends {chunks} chunks to rank {dst}, expected one to each neighbour on the cube"
+        pairs = zip(step.src[row].tolist(), step.dst[row].tolist(), strict=True)
+        for (src, dst), chunks in Counter(pairs).items():
+            is_neighbour = corner[src] ^ corner[dst] in (1, 2, 4)
+            if chunks > 1 or not is_neighbour:
+                text = f"rank {src} sends {chunks} chunks to rank {dst}"
+                text += ", expected one to each neighbour on the cube"
                 raise Failed(f"hypercube.schedule(): step {t}: {text}")
 
 
 def _need_sent(played: RunResult, least: list[int], what: str) -> None:
     """Raise Failed where a rank sent less than others need from it: the rest came to them from somewhere else."""
-    for rank, (sent, needed) in enumerate(zip(played.bytes_sent(len(least)), least, strict=True)):
-        if sent < needed:
-            raise Failed(
-                f"{what}: rank {rank} sent {sent:,} bytes, expected at least {needed:,}: all data by comm"
-            )
+    sent = played.bytes_sent(len(least))
+    for rank, needed in enumerate(least):
+        if sent[rank] < needed:
+            got = f"rank {rank} sent {sent[rank]:,} bytes"
+            raise Failed(f"{what}: {got}, expected at least {needed:,}: all data by comm")
 
 
 def trees_repaired(submission: Submission) -> None:
@@ -139,111 +144,106 @@ def trees_repaired(submission: Submission) -> None:
 
 
 def groups_repaired(submission: Submission) -> None:
+    """Each rank has its group's sum, and the first of each group the sum over both."""
     groups, n = submission.variant["groups"], 5
     for network in (Network(), SMALL_BUFFERS):
         buffers = random_buffers(submission, 7, n)
         sums = [np.sum([buffers[rank] for rank in group], axis=0) for group in groups]
-        expected = [sums[rank not in groups[0]] for rank in range(7)]
-        expected = [
-            sum(sums) if [rank] in (groups[0][:1], groups[1][:1]) else expected[rank]
-            for rank in range(7)
-        ]
-        played = submission.run("total", [[each] for each in buffers], network, file="groups.py")
+        expected = [None] * 7
+        for group, of_group in zip(groups, sums, strict=True):
+            for rank in group:
+                expected[rank] = of_group
+            expected[group[0]] = sum(sums)
+        played = submission.run("total", _alone(buffers), network, file="groups.py")
         check_equal(played, expected, "groups.total")
         _need_sent(played, [8 * n] * 7, "groups.total")
-        most = 8 * n * (sum(len(group) * (len(group) - 1) for group in groups) + 2)
-        if sum(played.bytes_sent(7)) > most:
-            raise Failed(
-                f"groups.total: the ranks sent {sum(played.bytes_sent(7)):,} bytes, expected {most:,}"
-            )
+        within = sum(len(group) * (len(group) - 1) for group in groups)
+        most = 8 * n * (within + 2)
+        sent = sum(played.bytes_sent(7))
+        if sent > most:
+            raise Failed(f"groups.total: the ranks sent {sent:,} bytes, expected {most:,}")
+
+
+def _alone(buffers: Sequence[Any]) -> list[list[Any]]:
+    """The arguments of each rank: its buffer."""
+    return [[buffer] for buffer in buffers]
 
 
 def ring_repaired(submission: Submission) -> None:
+    """Right sums, by messages of a chunk and no more of them than a ring has."""
     for p, n in ((1, 3), (3, 10), (5, 100), (4, 3), drawn_case(submission, 0)):
+        what = f"ring.all_reduce, p = {p}, {n} elements"
         buffers = random_buffers(submission, p, n)
-        played = submission.run(
-            "all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py"
-        )
-        check_equal(
-            played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements"
-        )
-        _need_sent(played, [8 * n * (p > 1)] * p, f"ring.all_reduce, p = {p}, {n} elements")
+        played = submission.run("all_reduce", _alone(buffers), SMALL_BUFFERS, file="ring.py")
+        check_equal(played, [np.sum(buffers, axis=0)] * p, what)
+        _need_sent(played, [8 * n if p > 1 else 0] * p, what)
         most = 8 * -(-n // p)
         for message in played.sent:
             if message.bytes > most:
-                text = f"a message of {message.bytes:,} bytes from rank {message.src}"
-                raise Failed(
-                    f"ring.all_reduce, p = {p}, {n} elements: {text}, expected one chunk, {most:,} at most"
-                )
-        if max(played.messages_sent(p)) > 2 * (p - 1):
-            raise Failed(
-                f"ring.all_reduce: {max(played.messages_sent(p))} messages, expected {2 * (p - 1)}"
-            )
+                got = f"a message of {message.bytes:,} bytes from rank {message.src}"
+                raise Failed(f"{what}: {got}, expected one chunk, {most:,} at most")
+        messages = max(played.messages_sent(p))
+        if messages > 2 * (p - 1):
+            raise Failed(f"ring.all_reduce: {messages} messages, expected {2 * (p - 1)}")
 
 
 def counted_repaired(submission: Submission) -> None:
+    """Right sums, and each rank returns the bytes that it has sent, none of them for zeros."""
     for p, n in ((1, 4), (2, 9), (5, 30), (8, 17), drawn_case(submission, 1)):
+        what = f"counted.all_reduce, p = {p}"
         filled = submission.random.integers(0, n + 1, p)
-        buffers = [
-            np.where((np.arange(n) < filled[r]) & (np.arange(n) != 1), each + 1, 0)
-            for r, each in enumerate(random_buffers(submission, p, n))
-        ]
-        played = submission.run("all_reduce", [[each] for each in buffers], file="counted.py")
-        check_equal(
-            played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements"
-        )
+        buffers = []
+        for rank, buffer in enumerate(random_buffers(submission, p, n)):
+            is_filled = (np.arange(n) < filled[rank]) & (np.arange(n) != 1)
+            buffers.append(np.where(is_filled, buffer + 1, 0))
+        played = submission.run("all_reduce", _alone(buffers), file="counted.py")
+        check_equal(played, [np.sum(buffers, axis=0)] * p, f"{what}, {n} elements")
         for rank, (said, sent) in enumerate(zip(played.values, played.bytes_sent(p), strict=True)):
             if not isinstance(said, int | float):
-                raise Failed(
-                    f"counted.all_reduce, p = {p}: rank {rank} returned {said!r:.40}, expected {sent:,} bytes"
-                )
+                raise Failed(f"{what}: rank {rank} returned {said!r:.40}, expected {sent:,} bytes")
             if said != sent:
-                raise Failed(
-                    f"counted.all_reduce, p = {p}: rank {rank} says {said:,} bytes, it sent {sent:,}"
-                )
-        _need_sent(
-            played,
-            [int(8 * each * (p > 1 and each > 2)) for each in filled],
-            f"counted.all_reduce, p = {p}",
-        )
-    played = submission.run("all_reduce", [[np.zeros(50)] for _ in range(4)], file="counted.py")
-    if played.values != played.bytes_sent(4):
-        raise Failed(
-            f"counted.all_reduce of zeros: got {played.values!r:.80}, expected {played.bytes_sent(4)}"
-        )
-    if sum(played.bytes_sent(4)) > 2 * 3 * 8:
-        raise Failed(
-            f"counted.all_reduce: {sum(played.bytes_sent(4)):,} bytes for buffers of zeros, expected 48"
-        )
+                raise Failed(f"{what}: rank {rank} says {said:,} bytes, it sent {sent:,}")
+        needed = [8 * int(length) if p > 1 and length > 2 else 0 for length in filled]
+        _need_sent(played, needed, what)
+    played = submission.run("all_reduce", _alone([np.zeros(50)] * 4), file="counted.py")
+    sent = played.bytes_sent(4)
+    if played.values != sent:
+        raise Failed(f"counted.all_reduce of zeros: got {played.values!r:.80}, expected {sent}")
+    if sum(sent) > 2 * 3 * 8:
+        got = f"{sum(sent):,} bytes for buffers of zeros"
+        raise Failed(f"counted.all_reduce: {got}, expected 48")
 
 
 def choice_repaired(submission: Submission) -> None:
+    """Right sums on both sides of the border, by the algorithm that fits into every rank's room."""
     for p in (3, 4, int(submission.random.integers(5, 9))):
         room = submission.random.integers(8_000, 16_000, p)
-        least = int(room.min()) // (8 * p)
-        for n in (least - 1, least, least + 1, int(np.sort(room)[1]) // (8 * p) + 1, 3 * least):
-            buffers = random_buffers(submission, p, n)
-            arguments = [[each, int(bytes_)] for each, bytes_ in zip(buffers, room, strict=True)]
-            played = submission.run("all_reduce", arguments, file="choice.py")
-            check_equal(
-                played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements"
-            )
-            _need_sent(played, [8 * n] * p, f"choice.all_reduce, p = {p}, {n} elements")
-            name, most = ("exchange", 8 * n) if n <= least else ("ring", 8 * -(-n // p))
-            largest = [
-                max((message.bytes for message in played.sent if message.src == rank), default=0)
-                for rank in range(p)
-            ]
-            if largest != [most] * p and not (name == "ring" and max(largest) <= most):
-                text = f"rank 0's largest message has {largest[0]:,} bytes"
-                raise Failed(
-                    f"choice.all_reduce, p = {p}, {n} elements: {text}, expected {most:,}: the {name}"
-                )
-            over = max(played.bytes_sent(p)) - (p - 1) * most * (1 if name == "exchange" else 2)
-            if over > 32 * p:
-                raise Failed(
-                    f"choice.all_reduce, p = {p}: to agree takes {over:,} bytes of a rank, expected {32 * p}"
-                )
+        least, second = (int(size) // (8 * p) for size in np.sort(room)[:2])
+        for n in (least - 1, least, least + 1, second + 1, 3 * least):
+            _check_choice(submission, p, n, room, is_exchange=n <= least)
+
+
+def _check_choice(submission: Submission, p: int, n: int, room: Any, *, is_exchange: bool) -> None:
+    what = f"choice.all_reduce, p = {p}, {n} elements"
+    buffers = random_buffers(submission, p, n)
+    arguments = [[buffer, int(size)] for buffer, size in zip(buffers, room, strict=True)]
+    played = submission.run("all_reduce", arguments, file="choice.py")
+    check_equal(played, [np.sum(buffers, axis=0)] * p, what)
+    _need_sent(played, [8 * n] * p, what)
+    name, most, rounds = "ring", 8 * -(-n // p), 2
+    if is_exchange:
+        name, most, rounds = "exchange", 8 * n, 1
+    largest = [0] * p
+    for message in played.sent:
+        largest[message.src] = max(largest[message.src], message.bytes)
+    is_ring = not is_exchange and max(largest) <= most
+    if largest != [most] * p and not is_ring:
+        got = f"rank 0's largest message has {largest[0]:,} bytes"
+        raise Failed(f"{what}: {got}, expected {most:,}: the {name}")
+    over = max(played.bytes_sent(p)) - (p - 1) * most * rounds
+    if over > 32 * p:
+        got = f"to agree takes {over:,} bytes of a rank"
+        raise Failed(f"choice.all_reduce, p = {p}: {got}, expected {32 * p}")
 
 
 REPAIRED = {

@@ -114,10 +114,10 @@ def tree_roots(submission: Submission) -> None:
         other = _need_parents(submission, "second_tree", p, (root + second) % p)
         both = sorted(set(first) & set(other) - {NO_PARENT})
     if len(both) > p % 2:
-            raise Failed(
-                f"second_tree({p}): ranks {both} have children in both trees, expected {p % 2}",
-                share=0.5,
-            )
+        raise Failed(
+            f"second_tree({p}): ranks {both} have children in both trees, expected {p % 2}",
+            share=0.5,
+        )
 
 
 def _need_parents(submission: Submission, function: str, p: int, root: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 
@@ -23,13 +23,19 @@ HEAD = (
 
 def heading(wanted: Sequence[Settings]) -> str:
     """Return the lines above the rows: what is measured, how, and the columns' names."""
-    first, of = wanted[0], ", ".join(each.collective for each in wanted)
-    calls = f"{first.repetitions} back to back" if first.back_to_back else f"{first.repetitions}"
-    each = "the mean of the ranks' times" if first.back_to_back else "the slowest rank's time"
+    first = wanted[0]
+    what = ", ".join(settings.collective for settings in wanted)
+    if first.persistent:
+        what = f"persistent {what}"
+    calls, time = f"{first.repetitions}", "the slowest rank's time"
+    if first.back_to_back:
+        calls, time = f"{first.repetitions} back to back", "the mean of the ranks' times"
+    warmups = many(first.warmups, "warm-up")
+    confidence = percent(covered(first.repetitions))
     return (
-        f"# {'persistent ' * first.persistent}{of} on {first.ranks} ranks: median of "
-        f"{calls} after {many(first.warmups, 'warm-up')}, each {each}; "
-        f"the interval holds the true median with {percent(covered(first.repetitions))} confidence\n{HEAD}"
+        f"# {what} on {first.ranks} ranks: median of {calls} after {warmups}, each {time}; "
+        f"the interval holds the true median with {confidence} confidence\n"
+        f"{HEAD}"
     )
 
 
@@ -60,18 +66,20 @@ def line(row: Row) -> str:
     """
     bound = "" if row["bound_us"] is None else f"{row['bound_us']:.1f}"
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
-    return (
-        f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {_algorithm(row):<24}  "
-        f"{row['backend']:<10}  {row['where']:<20}  "
-        f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} "
-        f"{bound:>10} {row['wrong']:>7}"
-    )
+    buffer = f"{row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}"
+    who = f"{_algorithm(row):<24}  {row['backend']:<10}  {row['where']:<20}"
+    rates = f"{row['algbw']:>8.3f} {row['busbw']:>8.3f}"
+    times = f"{row['median_us']:>10.1f} {interval:>19} {rates} {bound:>10}"
+    return f"  {buffer}  {who}  {times} {row['wrong']:>7}"
 
 
 def _algorithm(row: Row) -> str:
+    """Return the algorithm's name, and whether auto chose it, by what it measured or by a machine."""
     if not row["auto"]:
         return str(row["algorithm"])
-    by = f":{MEASURED}" if (row["auto_by"] or {}).get("machine") == MEASURED else ""
+    auto_by = row["auto_by"] or {}
+    is_measured = auto_by.get("machine") == MEASURED
+    by = f":{MEASURED}" if is_measured else ""
     return f"{row['algorithm']} (auto{by})"
 
 
@@ -85,6 +93,7 @@ def progress(wanted: Sequence[Settings]) -> Iterator[Callable[[Row], None]]:
 
 
 def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
+    """Show a bar of the calls that are done, with the size that is being measured."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -98,28 +107,30 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
         task = bar.add_task(f"starting {settings.ranks} ranks", total=None)
 
         def update(event: Row) -> None:
-            if "done" in event:
-                at = settings.bytes[
-                    min(event["done"] * len(settings.bytes) // event["of"], len(settings.bytes) - 1)
-                ]
-                text = f"{event['collective']} on {settings.ranks} ranks by {event['where']}, {format_bytes(at)}"
-                bar.update(task, description=text, completed=event["done"], total=event["of"])
+            if "done" not in event:
+                return
+            sizes = settings.bytes
+            nth = event["done"] * len(sizes) // event["of"]
+            size = format_bytes(sizes[min(nth, len(sizes) - 1)])
+            text = f"{event['collective']} on {settings.ranks} ranks by {event['where']}, {size}"
+            bar.update(task, description=text, completed=event["done"], total=event["of"])
 
         yield update
 
 
 def _print_progress(wanted: Sequence[Settings], event: Row) -> None:
     """Print a line for each size that is done, or of several collectives a line for each of them."""
-    sizes = len(wanted[0].bytes)
-    if "done" not in event or event["done"] * (sizes if len(wanted) == 1 else 1) % event["of"]:
+    if "done" not in event:
         return
-    nth = event["done"] * sizes // event["of"]
-    at = (
-        f"{format_bytes(wanted[0].bytes[nth - 1])} measured, {nth} of {sizes}"
-        if len(wanted) == 1
-        else "measured"
-    )
-    text = f"{event['collective']} on {wanted[0].ranks} ranks by {event['where']}: {at}"
+    first = wanted[0]
+    lines = len(first.bytes) if len(wanted) == 1 else 1
+    nth, part = divmod(event["done"] * lines, event["of"])
+    if part:
+        return
+    done = "measured"
+    if len(wanted) == 1:
+        done = f"{format_bytes(first.bytes[nth - 1])} measured, {nth} of {lines}"
+    text = f"{event['collective']} on {first.ranks} ranks by {event['where']}: {done}"
     print(text, file=sys.stderr, flush=True)
 
 
@@ -135,10 +146,15 @@ def both_places(wanted: Settings) -> list[Settings]:
     >>> [each.in_place for each in both_places(Settings())], len(both_places(Settings(collective="all_to_all")))
     ([False, True], 1)
     """
-    asked = wanted.collective, wanted.op, wanted.dtype, True
-    able = [typed for typed in wanted.backends if not lacking(named(typed)[0], *asked)]
-    inside = [wanted.model_copy(update={"in_place": True, "backends": able})] if able else []
-    return [wanted.model_copy(update={"in_place": False}), *inside]
+    places = [wanted.model_copy(update={"in_place": False})]
+    able = []
+    for typed in wanted.backends:
+        name, _ = named(typed)
+        if not lacking(name, wanted.collective, wanted.op, wanted.dtype, in_place=True):
+            able.append(typed)
+    if able:
+        places.append(wanted.model_copy(update={"in_place": True, "backends": able}))
+    return places
 
 
 def tables(wanted: Settings, rows: Sequence[Row], environment: Sequence[Row]) -> Iterator[str]:
@@ -152,64 +168,78 @@ def tables(wanted: Settings, rows: Sequence[Row], environment: Sequence[Row]) ->
     groups: dict[tuple[str, str, str], tuple[list[Row], list[Row]]] = {}
     for row in rows:
         key = row["collective"], row["backend"], "auto" if row["auto"] else row["algorithm"]
-        groups.setdefault(key, ([], []))[row["in_place"]].append(row)
-    for (collective, name, algorithm), places in groups.items():
-        ranks = [
-            each for each in environment if name in (named(typed)[0] for typed in each["backends"])
-        ]
-        program = f"{'alltoall' if collective == 'all_to_all' else collective}_perf"
+        out_of_place, in_place = groups.setdefault(key, ([], []))
+        (in_place if row["in_place"] else out_of_place).append(row)
+    for (collective, name, algorithm), (out_of_place, in_place) in groups.items():
+        ranks = [rank for rank in environment if name in _backends(rank)]
+        program = "alltoall_perf" if collective == "all_to_all" else f"{collective}_perf"
         yield from _nccl_heading(wanted, program, f"{name} {algorithm}", ranks[: wanted.ranks])
-        for halves in zip_longest(*places):
-            yield _nccl_line(halves, wanted.root if collective in ROOTED else -1)
-        alike = list(chain.from_iterable(places))
+        root = wanted.root if collective in ROOTED else -1
+        for halves in zip_longest(out_of_place, in_place):
+            yield _nccl_line(halves, root)
+        alike = out_of_place + in_place
         wrong = sum(row["wrong"] for row in alike)
+        busbw = sum(row["busbw"] for row in alike) / len(alike)
         yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
-        yield f"# Avg bus bandwidth    : {sum(row['busbw'] for row in alike) / len(alike):g} "
+        yield f"# Avg bus bandwidth    : {busbw:g} "
         yield f"#\n# Collective test concluded: {program}"
+
+
+def _backends(rank: Row) -> list[str]:
+    """Return the names of the back ends that a rank has run."""
+    return [named(typed)[0] for typed in rank["backends"]]
 
 
 def _nccl_heading(
     wanted: Settings, program: str, title: str, ranks: Sequence[Row]
 ) -> Iterator[str]:
-    first, last = min(wanted.bytes), max(wanted.bytes)
-    step = wanted.bytes[1] // wanted.bytes[0] if len(wanted.bytes) > 1 and wanted.bytes[0] else 0
+    """Yield the lines above a table: its settings, a line for each rank, and the columns' names."""
+    sizes = wanted.bytes
+    factor = sizes[1] // sizes[0] if len(sizes) > 1 and sizes[0] else 0
     yield f"# collectives bench: {title}"
     yield f"# Collective test starting: {program}"
     yield (
-        f"# nThread 1 nGpus 1 minBytes {first} maxBytes {last} step: {step}(factor) warmup iters: {wanted.warmups} "
-        f"iters: {wanted.repetitions} agg iters: 1 validation: 1 graph: 0 unalign: 0"
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: {factor}(factor) "
+        f"warmup iters: {wanted.warmups} iters: {wanted.repetitions} agg iters: 1 "
+        "validation: 1 graph: 0 unalign: 0"
     )
     yield "#\n# Using devices"
     devices: Counter[str] = Counter()
-    for each in ranks:
-        host = each.get("host", "localhost")
-        at, kind = (
-            f"on {host:>10} device {devices[host]:>2} [0000:00:00]",
-            each.get("gpu") or each["processor"],
-        )
-        yield f"#  Rank {each['rank']:>2} Group  0 Pid      0 {at} {kind}"
+    for rank in ranks:
+        host = rank.get("host", "localhost")
+        where = f"on {host:>10} device {devices[host]:>2} [0000:00:00]"
+        kind = rank.get("gpu") or rank["processor"]
+        yield f"#  Rank {rank['rank']:>2} Group  0 Pid      0 {where} {kind}"
         devices[host] += 1
-    yield f"#\n# {_columns('', '', '', '', '')}           out-of-place                       in-place          "
-    yield f"# {_columns('size', 'count', 'type', 'redop', 'root')}{_halves(*COLUMNS)} "
-    yield f"# {_columns('(B)', '(elements)', '', '', '')}{_halves(*UNITS)} "
+    places = "           out-of-place                       in-place          "
+    yield f"#\n# {_columns('', '', '', '', '')}{places}"
+    yield f"# {_columns('size', 'count', 'type', 'redop', 'root')}{_halves(COLUMNS)} "
+    yield f"# {_columns('(B)', '(elements)', '', '', '')}{_halves(UNITS)} "
 
 
 def _columns(size: str, count: str, dtype: str, op: str, root: str) -> str:
     return f"{size:>10}  {count:>12}  {dtype:>8}  {op:>6}  {root:>6}"
 
 
-def _halves(*texts: str) -> str:
-    return "".join(f"  {text:>{6 + (nth % 4 == 0)}}" for nth, text in enumerate(texts))
+def _halves(texts: Iterable[str]) -> str:
+    """Return the columns of both halves; the first of a half, a time, is one character wider."""
+    cells = []
+    for nth, text in enumerate(texts):
+        width = 7 if nth % 4 == 0 else 6
+        cells.append(f"  {text:>{width}}")
+    return "".join(cells)
 
 
 def _nccl_line(halves: Sequence[Row | None], root: int) -> str:
+    """Return the line of a size, N/A in the half that was not measured."""
     row = next(half for half in halves if half is not None)
     op = row["op"] if row["collective"] in REDUCING else "none"
     dtype = TYPES.get(row["dtype"]) or str(row["dtype"])
     texts = []
     for half in halves:
         texts += _numbers(half) if half else ["N/A"] * 4
-    return f"  {_columns(row['bytes'], row['count'], dtype, op, str(root))}{_halves(*texts)}"
+    buffer = _columns(row["bytes"], row["count"], dtype, op, str(root))
+    return f"  {buffer}{_halves(texts)}"
 
 
 def _numbers(row: Row) -> list[str]:
