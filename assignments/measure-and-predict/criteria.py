@@ -54,13 +54,10 @@ def _measured(
     told = played.values[0]
     if not isinstance(told, list) or len(told) != 2:
         raise Failed(f"measure: rank 0 returned {told!r:.80}, expected (sizes, seconds)")
-    sizes, seconds = (
-        _numbers(each, name) for each, name in zip(told, ("sizes", "seconds"), strict=True)
-    )
+    sizes, seconds = _numbers(told[0], "sizes"), _numbers(told[1], "seconds")
     if sizes.shape != seconds.shape or not sizes.size:
-        raise Failed(
-            f"measure: got {sizes.size} sizes and {seconds.size} seconds, expected one of each for a sample"
-        )
+        got = f"{sizes.size} sizes and {seconds.size} seconds"
+        raise Failed(f"measure: got {got}, expected one of each for a sample")
     return played, sizes, seconds
 
 
@@ -76,8 +73,8 @@ def _numbers(told: Any, name: str) -> Floats:
 
 def _there_and_back(played: RunResult, peer: int) -> dict[int, list[float]]:
     """By size, half of the seconds of every message to the peer and the one that came back after it."""
-    there = [each for each in played.sent if (each.src, each.dst) == (0, peer)]
-    back = [each for each in played.sent if (each.src, each.dst) == (peer, 0)]
+    there = [message for message in played.sent if (message.src, message.dst) == (0, peer)]
+    back = [message for message in played.sent if (message.src, message.dst) == (peer, 0)]
     halves: dict[int, list[float]] = {}
     for ping, pong in zip(there, back, strict=False):
         if ping.bytes == pong.bytes:
@@ -87,30 +84,28 @@ def _there_and_back(played: RunResult, peer: int) -> dict[int, list[float]]:
 
 def samples(submission: Submission) -> None:
     played, sizes, seconds = _measured(submission, *_link(submission))
-    halves = _there_and_back(played, submission.variant["peer"])
+    peer = submission.variant["peer"]
+    halves = _there_and_back(played, peer)
     for size in np.unique(sizes):
         if int(size) not in halves:
-            raise Failed(
-                f"measure: no message of {size:g} bytes went to rank {submission.variant['peer']} and back"
-            )
-        told, seen = float(np.median(seconds[sizes == size])), float(np.median(halves[int(size)]))
+            raise Failed(f"measure: no message of {size:g} bytes went to rank {peer} and back")
+        told = float(np.median(seconds[sizes == size]))
+        seen = float(np.median(halves[int(size)]))
         if abs(told - seen) > 0.05 * seen:
-            text = f"the median of the samples is {told:.4g} s, on the wire half a way there and back took {seen:.4g} s"
+            text = f"the median of the samples is {told:.4g} s"
+            text += f", on the wire half a way there and back took {seen:.4g} s"
             raise Failed(f"measure, {size:g} bytes: {text}")
 
 
 def rules(submission: Submission) -> None:
     played, sizes, _ = _measured(submission, *_link(submission))
-    unit, most, messages = (submission.variant[name] for name in ("unit", "most", "messages"))
-    sent, used = (
-        Counter(message.src for message in played.sent)[0],
-        sorted({each.bytes for each in played.sent}),
-    )
-    wrong = [size for size in used if size % unit or not 0 < size <= most]
-    if wrong:
-        raise Failed(
-            f"measure: a message has {wrong[0]:,} bytes, expected a multiple of {unit} up to {most:,}"
-        )
+    unit, most = submission.variant["unit"], submission.variant["most"]
+    for size in sorted({message.bytes for message in played.sent}):
+        if size % unit or not 0 < size <= most:
+            expected = f"a multiple of {unit} up to {most:,}"
+            raise Failed(f"measure: a message has {size:,} bytes, expected {expected}")
+    messages = submission.variant["messages"]
+    sent = sum(message.src == 0 for message in played.sent)
     if sent > messages:
         raise Failed(f"measure: rank 0 sent {sent} messages, expected {messages} at most")
     counts = Counter(sizes.tolist())
@@ -118,11 +113,11 @@ def rules(submission: Submission) -> None:
         text = f"{len(counts)} sizes from {min(counts):,.0f} to {max(counts):,.0f} bytes"
         raise Failed(f"measure: got {text}, expected 4 or more, the largest 100 times the smallest")
     halves = _there_and_back(played, submission.variant["peer"])
+    # A message there and back is one sample, however often it is told.
     least = min(min(told, len(halves.get(int(size), ()))) for size, told in counts.items())
-    if least < 7:  # a message there and back is one sample, however often it is told
-        raise Failed(
-            f"measure: got {least} samples of a size, expected 7 or more: some are far too long"
-        )
+    if least < 7:
+        got = f"{least} samples of a size"
+        raise Failed(f"measure: got {got}, expected 7 or more: some are far too long")
 
 
 def _need_fit(
@@ -130,29 +125,23 @@ def _need_fit(
     sizes: Floats,
     seconds: Floats,
     link: tuple[float, float],
-    *within: float,
+    within: float,
 ) -> None:
+    """Raise Failed unless fit returns alpha and beta of the link, but for this part."""
     told = _numbers(submission.call("fit", sizes, seconds), "fit")
     if told.shape != (2,):
         raise Failed(f"fit: got {told.size} numbers, expected alpha and beta")
-    for name, found, true, most in zip(("alpha", "beta"), told, link, within, strict=True):
-        if abs(found - true) > most * true:
-            raise Failed(
-                f"fit: {name} = {found:.4g}, expected within {100 * most:g}% of {true:.4g}"
-            )
+    for name, found, true in zip(("alpha", "beta"), told, link, strict=True):
+        if abs(found - true) > within * true:
+            expected = f"within {100 * within:g}% of {true:.4g}"
+            raise Failed(f"fit: {name} = {found:.4g}, expected {expected}")
 
 
 def exact_fit(submission: Submission) -> None:
-    for sizes in ([8, 1024], [1 << 20, 64, 64, 4096, 1 << 24, 100]):
+    for typed in ([8, 1024], [1 << 20, 64, 64, 4096, 1 << 24, 100]):
         alpha, beta = _link(submission)
-        _need_fit(
-            submission,
-            np.array(sizes, float),
-            alpha + beta * np.array(sizes),
-            (alpha, beta),
-            1e-3,
-            1e-3,
-        )
+        sizes = np.array(typed, float)
+        _need_fit(submission, sizes, alpha + beta * sizes, (alpha, beta), 1e-3)
 
 
 def noisy_fit(submission: Submission) -> None:
@@ -165,17 +154,19 @@ def noisy_fit(submission: Submission) -> None:
     for _ in range(LINKS):
         alpha, beta = _link(submission)
         sizes = np.repeat(NOISY_SIZES, 41)
-        seconds = (alpha + beta * sizes) * (1 + 0.03 * random.standard_normal(sizes.size))
-        seconds *= np.where(random.random(sizes.size) < 0.12, random.uniform(3, 20, sizes.size), 1)
+        noise = 1 + 0.03 * random.standard_normal(sizes.size)
+        seconds = (alpha + beta * sizes) * noise
+        is_late = random.random(sizes.size) < 0.12
+        seconds *= np.where(is_late, random.uniform(3, 20, sizes.size), 1)
         order = random.permutation(sizes.size)
-        _need_fit(submission, sizes[order], seconds[order], (alpha, beta), 0.06, 0.06)
+        _need_fit(submission, sizes[order], seconds[order], (alpha, beta), 0.06)
 
 
 def whole(submission: Submission) -> None:
     for _ in range(2):
         alpha, beta = _link(submission)
         _, sizes, seconds = _measured(submission, alpha, beta)
-        _need_fit(submission, sizes, seconds, (alpha, beta), 0.1, 0.1)
+        _need_fit(submission, sizes, seconds, (alpha, beta), 0.1)
 
 
 def _ring(p: int, n: float, alpha: float, beta: float) -> float:
@@ -197,17 +188,15 @@ def prediction(submission: Submission) -> None:
     random = submission.random
     # A whole number of segments is up to 3% from the best at 13 and 19 ranks, so these are not
     # drawn.
-    drawn = (
-        int(random.choice([10, 12, 14])),
-        int(random.choice([11, 15])),
-        2 * int(random.integers(10, 120)) + 1,
-    )
-    for p in (8, 16, submission.variant["ranks"], 100, 256, *drawn):
+    drawn = [int(random.choice([10, 12, 14])), int(random.choice([11, 15]))]
+    drawn.append(2 * int(random.integers(10, 120)) + 1)
+    for p in [8, 16, submission.variant["ranks"], 100, 256, *drawn]:
         alpha, beta = _link(submission)
         told = _predicted(submission, p, alpha, beta)
         ring, trees = _ring(p, told, alpha, beta), _trees(p, told, alpha, beta)
         if told <= 0 or abs(ring - trees) > 0.01 * trees:
-            text = f"{told:,.0f} bytes; there the ring takes {ring:.4g} s and the trees take {trees:.4g} s"
+            text = f"{told:,.0f} bytes; there the ring takes {ring:.4g} s"
+            text += f" and the trees take {trees:.4g} s"
             raise Failed(f"crossing({p}, {alpha:.3g}, {beta:.3g}): got {text}, expected the same")
 
 
@@ -215,80 +204,74 @@ def no_crossing(submission: Submission) -> None:
     for p in (2, 3, 4, 5, 6):
         told = _predicted(submission, p, *_link(submission))
         if told > 0:
-            raise Failed(
-                f"crossing({p}, …): got {told:,.0f} bytes, expected 0: the ring leads at all sizes"
-            )
+            got = f"got {told:,.0f} bytes, expected 0"
+            raise Failed(f"crossing({p}, …): {got}: the ring leads at all sizes")
 
 
 def _simulated(
     p: int, sizes: list[int], alpha: float, beta: float
 ) -> tuple[list[float], list[float]]:
     """Seconds of ring and two-tree on a machine without latency, whose overhead is alpha."""
-    machine = Machine(
-        name="secret", source="drawn by lot", network=Link(latency=0, overhead=alpha, rate=1 / beta)
-    )
+    link = Link(latency=0, overhead=alpha, rate=1 / beta)
+    machine = Machine(name="secret", source="drawn by lot", network=link)
     ring = ALGORITHMS["all_reduce", "ring"](p)
-    trees = [
-        ALGORITHMS["all_reduce", "two_tree"](p, segments=best_segments(p, n, alpha, beta))
-        for n in sizes
-    ]
-    return (
-        [simulate(ring, machine, n).seconds for n in sizes],
-        [simulate(each, machine, n).seconds for each, n in zip(trees, sizes, strict=True)],
-    )
+    of_ring, of_trees = [], []
+    for n in sizes:
+        segments = best_segments(p, n, alpha, beta)
+        trees = ALGORITHMS["all_reduce", "two_tree"](p, segments=segments)
+        of_ring.append(simulate(ring, machine, n).seconds)
+        of_trees.append(simulate(trees, machine, n).seconds)
+    return of_ring, of_trees
 
 
 def simulator(submission: Submission) -> None:
     alpha, beta = _link(submission)
     for p in (16, submission.variant["ranks"], 64):
-        told, true = round(_predicted(submission, p, alpha, beta)), _crossing_size(p, alpha, beta)
+        told = round(_predicted(submission, p, alpha, beta))
+        true = _crossing_size(p, alpha, beta)
         # Both take no time where there are no bytes, so equal times prove nothing.
         if not true / 2 <= told <= 2 * true:
-            raise Failed(
-                f"crossing, p = {p}: got {told:,} bytes, expected {true:,.0f}, to a factor of 2"
-            )
-        ((ring,), (trees,)) = _simulated(p, [told], alpha, beta)
+            expected = f"{true:,.0f}, to a factor of 2"
+            raise Failed(f"crossing, p = {p}: got {told:,} bytes, expected {expected}")
+        (ring,), (trees,) = _simulated(p, [told], alpha, beta)
         if not 0.85 * ring <= trees <= 1.15 * ring:
             text = f"at {told:,} bytes the ring takes {ring:.4g} s and two trees take {trees:.4g} s"
-            raise Failed(
-                f"crossing, p = {p}: in the simulator {text}, expected a difference of 15% at most"
-            )
+            expected = "a difference of 15% at most"
+            raise Failed(f"crossing, p = {p}: in the simulator {text}, expected {expected}")
 
 
 def measured(submission: Submission) -> None:
     for p in (16, submission.variant["ranks"]):
         alpha, beta = _link(submission)
-        sizes = [round(_crossing_size(p, alpha, beta) * 1.7**power) for power in range(-6, 5)]
+        middle = _crossing_size(p, alpha, beta)
+        sizes = [round(middle * 1.7**power) for power in range(-6, 5)]
         ring, trees = _simulated(p, sizes, alpha, beta)
         _need_crossing(submission, sizes, ring, trees)
+        # The trees lead at all sizes, then the ring does, then the trees fall behind once more.
         _need_crossing(submission, sizes, [2 * max(ring)] * len(sizes), trees[:1] * len(sizes))
-        _need_crossing(submission, sizes, ring, [each + 1.0 for each in ring])
-        twice = [
-            2 * slow if nth == 2 else fast
-            for nth, (fast, slow) in enumerate(zip(trees, ring, strict=True))
-        ]
+        _need_crossing(submission, sizes, ring, [seconds + 1.0 for seconds in ring])
+        twice = list(trees)
+        twice[2] = 2 * ring[2]
         _need_crossing(submission, sizes, ring, twice)
 
 
 def _crossing_size(p: int, alpha: float, beta: float) -> float:
+    """The size in bytes above which the ring leads, by halving."""
     low, high = 1.0, 1e15
     for _ in range(60):
         middle = math.sqrt(low * high)
-        low, high = (
-            (middle, high)
-            if _trees(p, middle, alpha, beta) < _ring(p, middle, alpha, beta)
-            else (low, middle)
-        )
+        if _trees(p, middle, alpha, beta) < _ring(p, middle, alpha, beta):
+            low = middle
+        else:
+            high = middle
     return low
 
 
 def _need_crossing(
     submission: Submission, sizes: list[int], ring: list[float], trees: list[float]
 ) -> None:
-    told, true = (
-        submission.call("measured_crossing", sizes, ring, trees),
-        crossed(sizes, ring, trees),
-    )
+    told = submission.call("measured_crossing", sizes, ring, trees)
+    true = crossed(sizes, ring, trees)
     is_bytes = isinstance(told, int | float) and (told == math.inf or 0 <= told < 1e18)
     if not is_bytes or not math.isclose(told, true, rel_tol=0.02):
         raise Failed(f"measured_crossing: got {told!r:.80} bytes, expected {true:,.0f}")

@@ -42,7 +42,8 @@ def _need_result(
     p, total = len(buffers), np.sum(buffers, axis=0, dtype=buffers[0].dtype)
     expected = total / p if op == "mean" else total
     what = f"all_reduce, {op}, p = {p}, length {len(total)}, {total.dtype}"
-    played = submission.run("all_reduce", [[each, op] for each in buffers], Network(**network))
+    arguments = [[buffer, op] for buffer in buffers]
+    played = submission.run("all_reduce", arguments, Network(**network))
     _need_in_place(played, buffers, expected, what)
     check_equal(played, [expected] * p, what)
     _need_messages(played, p, 2 * (p - 1) * total.nbytes, what)
@@ -53,14 +54,10 @@ def _need_in_place(
     played: RunResult, given: list[NDArray[Any]], expected: NDArray[Any], what: str
 ) -> None:
     """Raise Failed, with the reason, where a rank returns its result and leaves its buffer as it was."""
-    for rank, (value, (after, *_), before) in enumerate(
-        zip(played.values, played.arguments, given, strict=True)
-    ):
-        if (
-            isinstance(value, np.ndarray)
-            and np.array_equal(after, before)
-            and not np.array_equal(before, expected)
-        ):
+    for rank, before in enumerate(given):
+        after = played.arguments[rank][0]
+        is_unchanged = np.array_equal(after, before) and not np.array_equal(before, expected)
+        if is_unchanged and isinstance(played.values[rank], np.ndarray):
             raise Failed(
                 f"{what}: rank {rank} returned an array, but its buffer is unchanged: what a function returns is "
                 "ignored, so write into the buffer, as buffer[:] = ... does"
@@ -71,9 +68,8 @@ def _need_messages(played: RunResult, p: int, least: int, what: str) -> None:
     """Raise Failed for fewer bytes on the wire than any algorithm needs: the rest came from somewhere else."""
     sent = sum(played.bytes_sent(p))
     if sent < least:
-        raise Failed(
-            f"{what}: the ranks sent {sent:,} bytes together, expected at least {least:,}: all data by comm"
-        )
+        got = f"the ranks sent {sent:,} bytes together"
+        raise Failed(f"{what}: {got}, expected at least {least:,}: all data by comm")
 
 
 def four_ranks(submission: Submission) -> None:
@@ -102,16 +98,19 @@ def dtypes(submission: Submission) -> None:
         (np.int64, 2**53 + 1),
         (np.uint8, 101),
     ):
-        sign = (-1) ** np.arange(n) if np.dtype(dtype).kind == "i" else np.ones(n, int)
-        buffers = [
-            sign.astype(dtype) * (first + 2 * np.arange(n, dtype=dtype) + 2 * n * rank)
-            for rank in range(p)
-        ]
-        sent = sum(_need_result(submission, [each.astype(dtype) for each in buffers]).bytes_sent(p))
-        expected = in_float64 * np.dtype(dtype).itemsize // 8
+        kind = np.dtype(dtype)
+        sign = np.ones(n, int)
+        if kind.kind == "i":
+            sign = (-1) ** np.arange(n)
+        buffers = []
+        for rank in range(p):
+            values = sign.astype(dtype) * (first + 2 * np.arange(n, dtype=dtype) + 2 * n * rank)
+            buffers.append(values.astype(dtype))
+        sent = sum(_need_result(submission, buffers).bytes_sent(p))
+        expected = in_float64 * kind.itemsize // 8
         if sent > expected:
             raise Failed(
-                f"all_reduce of {np.dtype(dtype)}: the ranks sent {sent:,} bytes together, expected {expected:,}: "
+                f"all_reduce of {kind}: the ranks sent {sent:,} bytes together, expected {expected:,}: "
                 "send and add elements of the buffer's own dtype"
             )
 
@@ -131,13 +130,15 @@ def _need_mean(submission: Submission, p: int, n: int) -> None:
     buffers = random_buffers(submission, p, n)
     played = _need_result(submission, buffers, "mean")
     total = np.sum(buffers, axis=0)
+    divided, multiplied = total / p, total * (1 / p)
     for rank, (after, _) in enumerate(played.arguments):
-        wrong = np.flatnonzero((after != total / p) & (after != total * (1 / p))).tolist()
+        wrong = np.flatnonzero((after != divided) & (after != multiplied)).tolist()
         if wrong:
-            found, expected = after[wrong[0]], total[wrong[0]] / p
+            at = wrong[0]
+            found, expected = float(after[at]), float(divided[at])
             raise Failed(
-                f"all_reduce, mean, p = {p}: rank {rank}, element {wrong[0]}: got {float(found)!r}, "
-                f"expected {float(expected)!r}: add first, then divide once"
+                f"all_reduce, mean, p = {p}: rank {rank}, element {at}: got {found!r}, "
+                f"expected {expected!r}: add first, then divide once"
             )
 
 
@@ -148,26 +149,27 @@ def same_bits(submission: Submission) -> None:
 
 
 def _need_same_bits(submission: Submission, dtype: DTypeLike, rounding: float) -> None:
+    """Raise Failed unless the sums are right to rounding, and the same to the bit on all ranks."""
     random, p, n = submission.random, 4, 24
-    buffers = [
-        (random.standard_normal(n) * 10.0 ** random.integers(-8, 9, n)).astype(dtype)
-        for _ in range(p)
-    ]
+    buffers = []
+    for _ in range(p):
+        scale = random.standard_normal(n) * 10.0 ** random.integers(-8, 9, n)
+        buffers.append(scale.astype(dtype))
     for value in (np.nan, np.inf, -np.inf):
         buffers[int(random.integers(p))][int(random.integers(n))] = value
-    played, what = (
-        submission.run("all_reduce", [[each.copy(), "sum"] for each in buffers]),
-        np.dtype(dtype).name,
-    )
-    found, exact = played.arguments[0][0], np.sum(buffers, axis=0, dtype=np.longdouble)
+    what = f"all_reduce of {np.dtype(dtype).name}"
+    played = submission.run("all_reduce", [[buffer.copy(), "sum"] for buffer in buffers])
+    found = played.arguments[0][0]
+    exact = np.sum(buffers, axis=0, dtype=np.longdouble)
     is_number = np.isfinite(exact)
     error = np.abs(found[is_number] - exact[is_number])
-    if not (error <= rounding * np.sum(np.abs(buffers), axis=0)[is_number]).all():
-        raise Failed(f"all_reduce of {what}: the sum is wrong by more than rounding")
+    most = rounding * np.sum(np.abs(buffers), axis=0)[is_number]
+    if not (error <= most).all():
+        raise Failed(f"{what}: the sum is wrong by more than rounding")
     if not np.array_equal(found[~is_number], exact[~is_number], equal_nan=True):
-        raise Failed(f"all_reduce of {what}: got {found[~is_number]}, expected {exact[~is_number]}")
-    all_equal(played, f"all_reduce of {what}: the same bits on all ranks")
-    _need_messages(played, p, 2 * (p - 1) * buffers[0].nbytes, f"all_reduce of {what}")
+        raise Failed(f"{what}: got {found[~is_number]}, expected {exact[~is_number]}")
+    all_equal(played, f"{what}: the same bits on all ranks")
+    _need_messages(played, p, 2 * (p - 1) * buffers[0].nbytes, what)
 
 
 def owners(submission: Submission) -> None:
@@ -176,30 +178,34 @@ def owners(submission: Submission) -> None:
 
 
 def _need_owners(submission: Submission, p: int, n: int) -> None:
+    """Raise Failed unless share_reduce leaves each rank the whole sum of the chunk that it owns."""
     buffers = random_buffers(submission, p, n)
-    played = submission.run("share_reduce", [[each] for each in buffers])
+    played = submission.run("share_reduce", [[buffer] for buffer in buffers])
     total = np.sum(buffers, axis=0)
     for rank, (after,) in enumerate(played.arguments):
-        own = (rank + submission.variant["shift"]) % p
-        part = slice(own * n // p, (own + 1) * n // p)
+        own, part = _owned(submission, rank, p, n)
         if after is None or not np.array_equal(after[part], total[part]):
             found = "no array" if after is None else after[part]
-            raise Failed(
-                f"share_reduce: rank {rank}, chunk {own}: got {found}, expected the sum {total[part]}"
-            )
+            what = f"share_reduce: rank {rank}, chunk {own}"
+            raise Failed(f"{what}: got {found}, expected the sum {total[part]}")
     _need_messages(played, p, (p - 1) * total.nbytes, "share_reduce")
     _need_shared(submission, p, n)
+
+
+def _owned(submission: Submission, rank: int, p: int, n: int) -> tuple[int, slice]:
+    """The chunk that a rank owns, and where it lies in a buffer of n elements."""
+    own = (rank + submission.variant["shift"]) % p
+    return own, slice(own * n // p, (own + 1) * n // p)
 
 
 def _need_shared(submission: Submission, p: int, n: int) -> None:
     """Raise Failed, with half of the points, unless share_only gives every rank the chunks of their owners."""
     buffers, wanted = random_buffers(submission, p, n), np.empty(n)
     for rank, buffer in enumerate(buffers):
-        own = (rank + submission.variant["shift"]) % p
-        part = slice(own * n // p, (own + 1) * n // p)
+        _, part = _owned(submission, rank, p, n)
         wanted[part] = buffer[part]
     try:
-        played = submission.run("share_only", [[each] for each in buffers])
+        played = submission.run("share_only", [[buffer] for buffer in buffers])
         check_equal(played, [wanted] * p, "share_only")
         _need_messages(played, p, (p - 1) * wanted.nbytes, "share_only")
     except EndedError as error:
@@ -212,8 +218,8 @@ def neighbours(submission: Submission) -> None:
         for message in _need_sum(submission, p, n).sent:
             expected = (message.src + submission.variant["direction"]) % p
             if message.dst != expected:
-                text = f"rank {message.src} sends to rank {message.dst}, expected only its next rank, {expected}"
-                raise Failed(f"p = {p}: {text}")
+                got = f"rank {message.src} sends to rank {message.dst}"
+                raise Failed(f"p = {p}: {got}, expected only its next rank, {expected}")
 
 
 def traffic(submission: Submission) -> None:
@@ -222,21 +228,20 @@ def traffic(submission: Submission) -> None:
 
 
 def _need_traffic(submission: Submission, p: int, n: int) -> None:
+    """Raise Failed for a rank that sends other bytes than a ring does, or in other messages."""
     played = _need_sum(submission, p, n)
-    chunk = 8 * n // p
-    expected = 2 * (p - 1) * chunk
-    for rank, (sent, messages) in enumerate(
-        zip(played.bytes_sent(p), played.messages_sent(p), strict=True)
-    ):
+    chunks, chunk = 2 * (p - 1), 8 * n // p
+    expected = chunks * chunk
+    for rank, sent in enumerate(played.bytes_sent(p)):
         if sent != expected:
             raise Failed(
-                f"rank {rank} sent {sent:,} bytes, expected {expected:,}, which is {2 * (p - 1)} chunks of "
+                f"rank {rank} sent {sent:,} bytes, expected {expected:,}, which is {chunks} chunks of "
                 f"{chunk:,}: {sent / expected:.2f} times as many"
             )
-        if messages != 2 * (p - 1):
-            raise Failed(
-                f"rank {rank} sent {messages} messages, expected {2 * (p - 1)}: one chunk a step"
-            )
+        messages = played.messages_sent(p)[rank]
+        if messages != chunks:
+            got = f"rank {rank} sent {messages} messages"
+            raise Failed(f"{got}, expected {chunks}: one chunk a step")
 
 
 def time(submission: Submission) -> None:
@@ -244,11 +249,10 @@ def time(submission: Submission) -> None:
     alpha, beta = 1e-6, 1e-9
     for p, n in ((4, 1024), drawn_case(submission, 2)):
         played = _need_sum(submission, p, n, alpha=alpha, beta=beta)
-        expected = 2 * (p - 1) * (alpha + beta * n * 8 / p)
-        if played.seconds > 1.01 * expected:
-            steps = played.seconds / expected * 2 * (p - 1)
-            text = f"it takes the time of {steps:.1f} steps, expected {2 * (p - 1)}: ranks wait, or send too much"
-            raise Failed(f"p = {p}: {text}")
+        steps, one_step = 2 * (p - 1), alpha + beta * n * 8 / p
+        if played.seconds > 1.01 * steps * one_step:
+            got = f"it takes the time of {played.seconds / one_step:.1f} steps"
+            raise Failed(f"p = {p}: {got}, expected {steps}: ranks wait, or send too much")
 
 
 def small_buffers(submission: Submission) -> None:
@@ -261,8 +265,8 @@ def received(submission: Submission) -> None:
         left = _need_sum(submission, p, n).unreceived
         if left:
             src, dst = left[0]
-            text = f"a message from rank {src} to rank {dst} is never received; the next call would get it"
-            raise Failed(f"p = {p}: {text}")
+            text = f"a message from rank {src} to rank {dst} is never received"
+            raise Failed(f"p = {p}: {text}; the next call would get it")
 
 
 CRITERIA = [
