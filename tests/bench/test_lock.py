@@ -56,7 +56,8 @@ def test_another_measurement_into_the_same_output_is_refused_and_named(
         measure(left, keep)
 
     run(tmp_path / "rows", [5, 6], interrupted)
-    assert (cases(tmp_path / "rows"), files(tmp_path)) == ([5, 6], ["rows.json", "rows.parquet"])
+    assert cases(tmp_path / "rows") == [5, 6]
+    assert files(tmp_path) == ["rows.json", "rows.parquet"]
 
 
 def test_the_same_measurement_is_waited_for_and_not_made_again(
@@ -79,7 +80,8 @@ def test_the_same_measurement_is_waited_for_and_not_made_again(
 
     run(tmp_path / "rows", [5, 6], slow)
     second.join()
-    assert (cases(tmp_path / "rows"), files(tmp_path)) == ([5, 6], ["rows.json", "rows.parquet"])
+    assert cases(tmp_path / "rows") == [5, 6]
+    assert files(tmp_path) == ["rows.json", "rows.parquet"]
 
 
 def test_after_a_failure_the_one_that_waited_goes_on_there(
@@ -97,7 +99,8 @@ def test_after_a_failure_the_one_that_waited_goes_on_there(
         run(tmp_path / "rows", [5, 6], fails)
     second.join()
     rows, _ = read(tmp_path / "rows")
-    assert (list(rows.case), list(rows.by.notna())) == ([5, 6], [True, False])
+    assert list(rows.case) == [5, 6]
+    assert list(rows.by.notna()) == [True, False]
 
 
 def test_a_lock_is_held_by_one_at_a_time_while_its_file_comes_and_goes(tmp_path: Path) -> None:
@@ -134,7 +137,8 @@ def test_without_locks_rows_are_measured_and_the_danger_is_told(
     monkeypatch.setattr("collectives.bench.lock.flock", none)
     run(tmp_path / "rows", [5])
     assert "rows: its file system has no locks (No locks available)" in capsys.readouterr().err
-    assert (cases(tmp_path / "rows"), files(tmp_path)) == ([5], ["rows.json", "rows.parquet"])
+    assert cases(tmp_path / "rows") == [5]
+    assert files(tmp_path) == ["rows.json", "rows.parquet"]
 
 
 @pytest.mark.integration

@@ -60,7 +60,8 @@ def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, c
     with at_work(WORKING[verb], CHILDREN[verb]) as (command, below):
         command.send_signal(getattr(signal, how))
         _, err = command.communicate(timeout=PATIENCE)
-        assert (command.returncode, err) == (code, f"collectives: {said}\n")
+        assert command.returncode == code
+        assert err == f"collectives: {said}\n"
         assert gone(below)
 
 
@@ -80,7 +81,8 @@ def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
     ):
         command.send_signal(getattr(signal, how))
         _, err = command.communicate(timeout=PATIENCE)
-        assert (command.returncode, err) == (code, f"collectives: {said}\n")
+        assert command.returncode == code
+        assert err == f"collectives: {said}\n"
         assert gone(below)
     assert [file.name for file in (tmp_path / "grades").iterdir()] == ["secret.txt"]
     assert not list(temporary.iterdir())
@@ -132,35 +134,40 @@ def shell(line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 )
 def test_a_reader_that_goes_ends_it_quietly(words: str) -> None:
     done = shell(f"C {words} | true; echo ${{PIPESTATUS[0]}}")
-    assert (done.stdout in ("141\n", "0\n"), done.stderr) == (True, "")
+    assert done.stdout in ("141\n", "0\n")
+    assert done.stderr == ""
 
 
 def test_what_nohup_starts_outlives_its_terminal() -> None:
     done = shell(
         "trap '' HUP; C simulate all_reduce ring -p 100000 --bytes 8 & sleep 0.5; kill -HUP $!; wait $!"
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 def test_a_reader_that_goes_ends_the_ranks() -> None:
     done = shell(
         "C bench all_reduce --bytes 4 8 --repetitions 2 -p 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}"
     )
-    assert (done.stdout, done.stderr) == ("141\n", "")
+    assert done.stdout == "141\n"
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("words", ["list", "list --json", "show all_reduce ring", "--help"])
 def test_a_full_disk_is_one_line_that_names_standard_output(words: str) -> None:
     done = shell(f"C {words} > /dev/full")
     said = "collectives: cannot write to standard output: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    assert done.returncode == 1
+    assert done.stderr == said
 
 
 def test_pictures_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "x-steps-dark.svg").write_text("before")
     done = shell(f"ulimit -f 1; trap '' XFSZ; C show all_reduce ring --svg {tmp_path}/x")
     said = f"collectives: cannot write {tmp_path}/x-steps-light.svg and -dark.svg: File too large\n"
-    assert (done.returncode, done.stderr) == (2, said)
+    assert done.returncode == 2
+    assert done.stderr == said
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
         ("x-steps-dark.svg", "before")
     ]

@@ -53,7 +53,8 @@ def test_an_algorithm_that_leaves_ports_idle_is_told_the_fastest(capsys: Capture
         "--json",
     )
     code, out, err = run(capsys, *on)
-    assert (code, len(out.splitlines())) == (0, 2)
+    assert code == 0
+    assert len(out.splitlines()) == 2
     said = "collectives: ring sends through 1 of the 8 network ports of a node; the fastest, "
     assert err.startswith(said)
     fastest = err.removeprefix(said).split(",")[0]
@@ -67,7 +68,8 @@ def test_an_algorithm_that_leaves_ports_idle_is_told_the_fastest(capsys: Capture
 )
 def test_where_no_port_is_idle_nothing_is_said(capsys: Capture, line: str) -> None:
     code, _, err = run(capsys, "simulate", "all_reduce", *line.split(), "--bytes", "1M")
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err == ""
 
 
 def test_the_trees_on_all_of_summit(capsys: Capture) -> None:

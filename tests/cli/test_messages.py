@@ -76,6 +76,7 @@ def test_the_message_is_the_recorded_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, *words.split())
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert out == ""
     assert err.splitlines()[-1] == MESSAGES[words]
     assert list(tmp_path.iterdir()) == []

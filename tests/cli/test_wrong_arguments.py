@@ -170,7 +170,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def refused(capsys: Capture, *words: str) -> str:
     """The line with which a command is refused, below the usage that argparse may print."""
     code, out, err = run(capsys, *words)
-    assert (code, out) == (2, ""), err
+    assert code == 2, err
+    assert out == "", err
     *usage, line = err.splitlines()
     assert not usage or usage[0].startswith("usage: ")
     assert line.startswith("collectives")
@@ -243,7 +244,8 @@ def test_a_name_with_a_wrong_letter_is_shown_beside_the_known_ones(
 
 def test_a_wrong_schedule_is_marked_before_ranks_start(capsys: Capture) -> None:
     code, out, err = run(capsys, "bench", "all_reduce", "mine.py:wrong", "-p", "2")
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert out == ""
     assert "rank 0 holds chunk 0 of rank 1 0 times, not 1" in err.splitlines()[0]
 
 
@@ -251,5 +253,6 @@ def test_a_wrong_schedule_is_marked_before_ranks_start(capsys: Capture) -> None:
 def test_a_trace_of_a_million_messages_is_refused(capsys: Capture) -> None:
     words = "simulate all_reduce ring -p 2048 --bytes 1M --trace x.json"
     code, _, err = run(capsys, *words.split())
-    assert (code, err.count("\n")) == (2, 1)
+    assert code == 2
+    assert err.count("\n") == 1
     assert "1,000,000 messages" in err

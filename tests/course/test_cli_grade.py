@@ -37,7 +37,8 @@ def test_handout_writes_a_starter_for_the_seed_once(
     capsys: Capture, tiny: str, tmp_path: Path
 ) -> None:
     code, out, err = run(capsys, *typed("handout", tiny, tmp_path), "--seed", "5")
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err == ""
     assert "edit answer.py" in out
     assert f"collectives grade {tiny} {tmp_path}/new --seed 5" in out
     assert {path.name for path in (tmp_path / "new").iterdir()} == {
@@ -49,26 +50,26 @@ def test_handout_writes_a_starter_for_the_seed_once(
     assert "NUMBER = 5" in (tmp_path / "new" / "variant.py").read_text()
     (tmp_path / "new" / "answer.py").write_text("my work")
     code, out, err = run(capsys, *typed("handout", tiny, tmp_path))
-    assert (code, out, err.count("\n"), "which is not empty, expected a new one" in err) == (
-        2,
-        "",
-        1,
-        True,
-    )
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "which is not empty, expected a new one" in err
     assert (tmp_path / "new" / "answer.py").read_text() == "my work"
 
 
 def test_handout_writes_a_notebook(capsys: Capture, tiny: str, tmp_path: Path) -> None:
     code, out, err = run(capsys, *typed("handout", tiny, tmp_path), "--nbgrader", "--seed", "5")
     notebook = tmp_path / "new" / "source" / "tiny" / "tiny.ipynb"
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err == ""
     assert str(notebook) in out
     cells = "".join(cell["source"] for cell in json.loads(notebook.read_text())["cells"])
     assert "NUMBER = 5" in cells
     assert '"--seed", "' in cells
     assert '"--seed", "5"' not in cells  # the hidden tests have a seed of their own
     code, _, err = run(capsys, *typed("handout", tiny, tmp_path), "--nbgrader")
-    assert (code, "which exists, expected a new one" in err) == (2, True)
+    assert code == 2
+    assert "which exists, expected a new one" in err
 
 
 @pytest.mark.parametrize("output", ["file", "file/new", "n" * 300, "tiny/public/new", "tiny"])
@@ -79,7 +80,9 @@ def test_handout_to_an_odd_folder(
     (tmp_path / "file").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     code, out, err = run(capsys, "handout", tiny, "--output", f"{tmp_path}/{output}", *more)
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
     assert (
         "expected one outside of" if output.startswith("tiny") else "cannot write the starter to"
     ) in err
@@ -110,7 +113,8 @@ def test_grade_all_says_whom_it_could_not_grade(
     code, out, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--json")
     rows = [json.loads(row) for row in out.splitlines()]
     fault = "not graded: grader's fault: RecursionError: too deep"
-    assert (code, [row["verdicts"][0]["message"] for row in rows]) == (1, [fault] * 2)
+    assert code == 1
+    assert [row["verdicts"][0]["message"] for row in rows] == [fault] * 2
     assert "by the grader's fault: ada, bob; the same command tries again" in err
     assert (tmp_path / "out" / "class.csv").exists()
 
@@ -119,7 +123,9 @@ def test_grade_prints_a_report_or_one_line_of_json_and_writes_the_same(
     capsys: Capture, tiny: str, tmp_path: Path
 ) -> None:
     code, out, err = run(capsys, *typed("grade", tiny, tmp_path))
-    assert (code, err, "graded without a sandbox" in out) == (0, "", True)
+    assert code == 0
+    assert err == ""
+    assert "graded without a sandbox" in out
     assert "passed       8 / 8     It is 42." in out
     output = tmp_path / "report"
     code, out, err = run(
@@ -132,10 +138,13 @@ def test_grade_prints_a_report_or_one_line_of_json_and_writes_the_same(
         "--output",
         str(output),
     )
-    assert (code, out.count("\n"), err) == (0, 1, "")
+    assert code == 0
+    assert out.count("\n") == 1
+    assert err == ""
     assert {path.name for path in output.iterdir()} == {"grade.json", "results.json", "grade.html"}
     assert json.loads(out) == json.loads((output / "grade.json").read_text())
-    assert (json.loads(out)["points"], json.loads(out)["of"]) == (2, 8)
+    assert json.loads(out)["points"] == 2
+    assert json.loads(out)["of"] == 8
     assert json.loads((output / "results.json").read_text())["score"] == 2
 
 
@@ -144,10 +153,8 @@ def test_grade_all_prints_rows_and_says_its_progress_elsewhere(
 ) -> None:
     code, out, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--json")
     rows = [json.loads(line) for line in out.splitlines()]
-    assert (code, [(row["submission"], row["points"]) for row in rows]) == (
-        0,
-        [("ada", 8), ("bob", 2)],
-    )
+    assert code == 0
+    assert [(row["submission"], row["points"]) for row in rows] == [("ada", 8), ("bob", 2)]
     assert "2 of 2" in err
     assert f"class table: {tmp_path}/out/class.csv" in err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -168,7 +175,9 @@ def test_a_folder_without_the_file_is_an_error_and_its_report_is_written(
     (tmp_path / "empty").mkdir()
     typed = "grade", tiny, str(tmp_path / "empty"), "--unsafe", "--output", str(tmp_path / "report")
     code, out, err = run(capsys, *typed)
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
     assert "which has no answer.py, expected answer.py" in err
     assert json.loads((tmp_path / "report" / "results.json").read_text())["score"] == 0
 
@@ -181,10 +190,12 @@ def test_grade_all_takes_ids_of_a_learning_system(
         capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv")
     )
     table = (tmp_path / "out" / "class.csv").read_text().splitlines()
-    assert (code, [row.split(",")[:2] for row in table]) == (
-        0,
-        [['"submission"', '"id"'], ['"ada"', '""'], ['"bob"', '"4711"']],
-    )
+    assert code == 0
+    assert [row.split(",")[:2] for row in table] == [
+        ['"submission"', '"id"'],
+        ['"ada"', '""'],
+        ['"bob"', '"4711"'],
+    ]
 
 
 @pytest.mark.parametrize("text", ["name,id\nbob,1\n", "submission,id\nbob,1\nbob,2\n", None])
@@ -194,7 +205,9 @@ def test_odd_ids_are_refused(capsys: Capture, tiny: str, tmp_path: Path, text: s
     code, _, err = run(
         capsys, *typed("grade-all", tiny, tmp_path), "--ids", str(tmp_path / "ids.csv")
     )
-    assert (code, err.count("\n"), "ids: got" in err) == (2, 1, True)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "ids: got" in err
 
 
 @pytest.mark.parametrize("verb", COURSE)
@@ -203,7 +216,9 @@ def test_an_unknown_assignment_is_refused(
     capsys: Capture, tiny: str, tmp_path: Path, verb: str, name: str
 ) -> None:
     code, out, err = run(capsys, *typed(verb, str(tmp_path / name), tmp_path))
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
     assert "which has no assignment.yaml" in err
     assert name == "assignment.yaml" or not name or "known: tiny" in err
     assert not (tmp_path / "new").exists()
@@ -216,7 +231,8 @@ def test_a_seed_out_of_range_is_refused(
     capsys: Capture, tiny: str, tmp_path: Path, verb: str, seed: str
 ) -> None:
     code, out, err = run(capsys, *typed(verb, tiny, tmp_path), f"--seed={seed}")
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert out == ""
     assert f"got '{seed}', expected a whole number from 0 to 2,147,483,647" in err
     assert graded(tmp_path) == 0
 
@@ -226,7 +242,9 @@ def test_a_missing_folder_is_refused(capsys: Capture, tiny: str, tmp_path: Path,
     code, out, err = run(
         capsys, verb, tiny, f"{tmp_path}/nobody", "--unsafe", "--output", f"{tmp_path}/out"
     )
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
     assert f"got {tmp_path}/nobody, expected a folder" in err
     assert not (tmp_path / "out").exists()
 
@@ -238,7 +256,9 @@ def test_without_a_sandbox_nothing_is_graded(
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = tmp_path / "class" / ("ada" if verb == "grade" else "")
     code, out, err = run(capsys, verb, tiny, str(folder), "--output", f"{tmp_path}/out")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
     assert "no sandbox: bubblewrap" in err
     assert "--unsafe grades without one" in err
     assert graded(tmp_path) == 0
@@ -264,6 +284,7 @@ def test_a_killed_run_goes_on(capsys: Capture, tiny: str, tmp_path: Path) -> Non
     first = (tmp_path / "out" / name / "grade.json").stat().st_mtime_ns
     assert not (tmp_path / "out" / "class.csv").exists()
     code, out, _ = run(capsys, *typed("grade-all", tiny, tmp_path), "--json")
-    assert (code, [json.loads(line)["points"] for line in out.splitlines()]) == (0, [8, 2, 8, 2])
+    assert code == 0
+    assert [json.loads(line)["points"] for line in out.splitlines()] == [8, 2, 8, 2]
     assert (tmp_path / "out" / name / "grade.json").stat().st_mtime_ns == first
     assert (tmp_path / "out" / "class.csv").exists()

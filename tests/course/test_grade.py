@@ -120,7 +120,8 @@ def test_files_that_are_not_read(name: str, says: str, tmp_path: Path) -> None:
 def test_an_instructor_may_grade_a_link(answered: Path) -> None:
     (answered / "linked").symlink_to(answered)
     made = grade(ring(passes), answered / "linked", sandboxed=False)
-    assert (made.submission, made.points) == ("linked", 10)
+    assert made.submission == "linked"
+    assert made.points == 10
 
 
 def test_a_file_that_grows_or_becomes_a_link_while_it_is_read(
@@ -211,18 +212,17 @@ def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(
 
     made = grade(ring(check, passes), answered, sandboxed=False)
     first, second = made.verdicts
-    assert (first.status, first.points, second.status, second.points) == (
-        "ungraded",
-        0,
-        "passed",
-        10,
-    )
+    assert first.status == "ungraded"
+    assert first.points == 0
+    assert second.status == "passed"
+    assert second.points == 10
     assert first.message.startswith(
         f"not graded: grader's fault: {error.__name__} (test_grade.py, line "
     )
     assert len(first.message) <= grading.MAX_MESSAGE
     assert "\x1b" not in first.message
-    assert (made.points, made.of) == (10, 20)
+    assert made.points == 10
+    assert made.of == 20
 
 
 def test_a_student_s_fault_has_a_share_of_the_points(answered: Path) -> None:
@@ -234,7 +234,8 @@ def test_a_student_s_fault_has_a_share_of_the_points(answered: Path) -> None:
         raise Failed("two of three", share=2 / 3)
 
     first, second = grade(ring(unreadable, partly), answered, sandboxed=False).verdicts
-    assert (first.status, first.of) == ("failed", 10)
+    assert first.status == "failed"
+    assert first.of == 10
     assert "bounds(3): the value returned cannot be read: ValueError" in first.message
     assert second.points == 6.67
 
@@ -442,7 +443,9 @@ def test_a_fault_of_the_grader_ends_one_submission(
     monkeypatch.setattr(grading, "grade", faulty)
     assert points(tiny, tmp_path) == POINTS | {"bob": 0}
     row = table(tmp_path)["bob"]
-    assert (row["out of"], row["percent"], row["not passed"]) == ("8.0", "", "answer: ungraded")
+    assert row["out of"] == "8.0"
+    assert row["percent"] == ""
+    assert row["not passed"] == "answer: ungraded"
     monkeypatch.undo()
     assert points(tiny, tmp_path)["bob"] == 2
 
@@ -490,4 +493,6 @@ def test_the_same_submission_gets_the_same_grade_every_time(tmp_path: Path) -> N
     first, second = (grade(assignment.read(ASSIGNMENTS / "ring"), tmp_path, SEED) for _ in range(2))
     assert 0 < first.points < 100
     for one, other in zip(first.verdicts, second.verdicts, strict=True):
-        assert (one.status, one.points, one.message) == (other.status, other.points, other.message)
+        assert one.status == other.status
+        assert one.points == other.points
+        assert one.message == other.message

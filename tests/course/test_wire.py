@@ -37,7 +37,9 @@ def test_small_values(value: Any) -> None:
 def test_arrays(dtype: str, shape: tuple[int, ...]) -> None:
     array = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
     first, second = unpack(pack([array, array[::-1] if shape else array]))
-    assert (first.dtype, first.shape, first.flags.writeable) == (array.dtype, shape, True)
+    assert first.dtype == array.dtype
+    assert first.shape == shape
+    assert first.flags.writeable
     assert (first == array).all()
     assert (second == (array[::-1] if shape else array)).all()
 
@@ -54,7 +56,9 @@ def test_schedules(p: int) -> None:
     schedule = build("all_reduce", "ring", p)
     found = unpack(pack({"made": schedule}))["made"]
     assert [str(step) for step in found.steps()] == [str(step) for step in schedule.steps()]
-    assert (found.collective, found.p, found.k) == ("all_reduce", p, schedule.k)
+    assert found.collective == "all_reduce"
+    assert found.p == p
+    assert found.k == schedule.k
 
 
 ENDLESS = Schedule("all_reduce", 2, 1, 10**9, lambda _: Step([], [], []))

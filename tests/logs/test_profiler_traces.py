@@ -26,13 +26,13 @@ def test_a_trace_is_measured(is_gzip: bool, tmp_path: Path) -> None:
     (path,) = write(tmp_path, [text(training([80.0] * 8, steps=2), rank=3)], is_gzip)
     assert begins(start_of(path))
     trace = read(path)
-    assert (trace.rank, trace.world, trace.backend, [*trace.steps]) == (
-        3,
-        4,
-        "nccl",
-        [4000.0, 4000.0],
-    )
-    assert (trace.span, trace.communication, trace.exposed) == (8000.0, 640.0, 320.0)
+    assert trace.rank == 3
+    assert trace.world == 4
+    assert trace.backend == "nccl"
+    assert [*trace.steps] == [4000.0, 4000.0]
+    assert trace.span == 8000.0
+    assert trace.communication == 640.0
+    assert trace.exposed == 320.0
     assert only([path], "trace").found == "rank 3 of 4, nccl, 2 steps of 4 ms"
     said = only([path], "overlap").found
     assert (
@@ -191,7 +191,8 @@ def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
         ("barrier", 0, 4),
         ("reduce_scatter", 0, 4),
     ]
-    assert (trace.communication, trace.exposed) == (120.0, 70.0)
+    assert trace.communication == 120.0
+    assert trace.exposed == 70.0
     several = read(*write(tmp_path, [text(events, backend="gloo", pg_count=2)]))
     assert {calls.size for calls in several.calls.values()} == {0}
 
@@ -199,7 +200,8 @@ def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
 def test_a_trace_without_computation_says_nothing_of_overlap(tmp_path: Path) -> None:
     """A sample whose only step is shorter than the calls, and whose kernels are communication alone."""
     paths = write(tmp_path, [text([all_reduce(0, 900), all_reduce(2000, 900), step(1, 0, 500)])])
-    assert (read(paths[0]).span, read(paths[0]).exposed) == (2900.0, 1800.0)
+    assert read(paths[0]).span == 2900.0
+    assert read(paths[0]).exposed == 1800.0
     assert not {"exposed", "overlap"} & {*kinds(paths)}
 
 
@@ -272,7 +274,9 @@ def test_intervals_agree_with_a_count_of_each_microsecond() -> None:
             }
             sets.append((union(starts, lengths), ticks))
         (a, in_a), (b, in_b) = sets
-        assert (a.length, b.length, shared(a, b)) == (len(in_a), len(in_b), len(in_a & in_b))
+        assert a.length == len(in_a)
+        assert b.length == len(in_b)
+        assert shared(a, b) == len(in_a & in_b)
 
 
 def test_noise_names_nobody() -> None:

@@ -273,7 +273,8 @@ def test_the_package_without_extras_reads_every_kind(tmp_path: Path) -> None:
     (tmp_path / "with-preset").write_text(benchmark_logs.text(large))
     command = [sys.executable, "-c", BARE, str(tmp_path)]
     done = finished(command)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
     assert {f"{name}:" for name in mutated.FORMATS} == {*done.stdout.splitlines()} & {
         f"{each.name}:" for each in KINDS
     }
