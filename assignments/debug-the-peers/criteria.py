@@ -136,6 +136,7 @@ def _need_sent(played: RunResult, least: list[int], what: str) -> None:
 
 
 def trees_repaired(submission: Submission) -> None:
+    """Each rank has children in one of the two trees at most."""
     p = len(submission.variant["places"])
     schedule = _proved(submission, "trees", p, 2, most_steps=2 * (p.bit_length() - 1), most_sent=2)
     both = interior_in_both(schedule)
@@ -224,6 +225,7 @@ def choice_repaired(submission: Submission) -> None:
 
 
 def _check_choice(submission: Submission, p: int, n: int, room: Any, *, is_exchange: bool) -> None:
+    """Check one length: the sum, the algorithm by its largest message, and the bytes to agree."""
     what = f"choice.all_reduce, p = {p}, {n} elements"
     buffers = random_buffers(submission, p, n)
     arguments = [[buffer, int(size)] for buffer, size in zip(buffers, room, strict=True)]

@@ -62,6 +62,7 @@ def _measured(
 
 
 def _numbers(told: Any, name: str) -> Floats:
+    """What was returned, as an array of finite numbers."""
     try:
         numbers = np.asarray(told, dtype=np.float64).ravel()
     except (ValueError, TypeError, OverflowError):
@@ -83,6 +84,7 @@ def _there_and_back(played: RunResult, peer: int) -> dict[int, list[float]]:
 
 
 def samples(submission: Submission) -> None:
+    """Compare the median of each size with what the wire took, which nobody can guess."""
     played, sizes, seconds = _measured(submission, *_link(submission))
     peer = submission.variant["peer"]
     halves = _there_and_back(played, peer)
@@ -98,6 +100,7 @@ def samples(submission: Submission) -> None:
 
 
 def rules(submission: Submission) -> None:
+    """Count messages and sizes on the wire, and samples of each size."""
     played, sizes, _ = _measured(submission, *_link(submission))
     unit, most = submission.variant["unit"], submission.variant["most"]
     for size in sorted({message.bytes for message in played.sent}):
@@ -138,6 +141,7 @@ def _need_fit(
 
 
 def exact_fit(submission: Submission) -> None:
+    """Two sizes, and six that are neither sorted nor distinct."""
     for typed in ([8, 1024], [1 << 20, 64, 64, 4096, 1 << 24, 100]):
         alpha, beta = _link(submission)
         sizes = np.array(typed, float)
@@ -163,6 +167,7 @@ def noisy_fit(submission: Submission) -> None:
 
 
 def whole(submission: Submission) -> None:
+    """Fit what measure returned: both have to be right together."""
     for _ in range(2):
         alpha, beta = _link(submission)
         _, sizes, seconds = _measured(submission, alpha, beta)
@@ -170,14 +175,17 @@ def whole(submission: Submission) -> None:
 
 
 def _ring(p: int, n: float, alpha: float, beta: float) -> float:
+    """Seconds of a ring by its closed form."""
     return COSTS["all_reduce", "ring"](p).seconds(n, alpha, beta)
 
 
 def _trees(p: int, n: float, alpha: float, beta: float) -> float:
+    """Seconds of two trees by their closed form, with the best number of segments."""
     return pipelined_seconds(p, n, best_segments(p, n, alpha, beta), alpha, beta)
 
 
 def _predicted(submission: Submission, p: int, alpha: float, beta: float) -> float:
+    """What crossing returns, as bytes."""
     told = submission.call("crossing", p, alpha, beta)
     if not isinstance(told, int | float) or not 0 <= told < 1e18:
         raise Failed(f"crossing({p}, …): got {told!r:.80}, expected bytes")
@@ -185,6 +193,7 @@ def _predicted(submission: Submission, p: int, alpha: float, beta: float) -> flo
 
 
 def prediction(submission: Submission) -> None:
+    """Put the bytes into both closed forms: there they take the same time."""
     random = submission.random
     # A whole number of segments is up to 3% from the best at 13 and 19 ranks, so these are not
     # drawn.
@@ -201,6 +210,7 @@ def prediction(submission: Submission) -> None:
 
 
 def no_crossing(submission: Submission) -> None:
+    """Up to six ranks the ring leads at all sizes."""
     for p in (2, 3, 4, 5, 6):
         told = _predicted(submission, p, *_link(submission))
         if told > 0:
@@ -225,6 +235,7 @@ def _simulated(
 
 
 def simulator(submission: Submission) -> None:
+    """Play both schedules at these bytes."""
     alpha, beta = _link(submission)
     for p in (16, submission.variant["ranks"], 64):
         told = round(_predicted(submission, p, alpha, beta))
@@ -241,6 +252,7 @@ def simulator(submission: Submission) -> None:
 
 
 def measured(submission: Submission) -> None:
+    """Take simulated times as if they were measured, and some that cross nowhere or twice."""
     for p in (16, submission.variant["ranks"]):
         alpha, beta = _link(submission)
         middle = _crossing_size(p, alpha, beta)
@@ -270,6 +282,7 @@ def _crossing_size(p: int, alpha: float, beta: float) -> float:
 def _need_crossing(
     submission: Submission, sizes: list[int], ring: list[float], trees: list[float]
 ) -> None:
+    """Raise Failed unless the crossing of these times is found, to 2%."""
     told = submission.call("measured_crossing", sizes, ring, trees)
     true = crossed(sizes, ring, trees)
     is_bytes = isinstance(told, int | float) and (told == math.inf or 0 <= told < 1e18)
@@ -278,6 +291,7 @@ def _need_crossing(
 
 
 def report(submission: Submission) -> None:
+    """Compute again what report.json says."""
     need_consistent(submission.folder / "report.json")
 
 

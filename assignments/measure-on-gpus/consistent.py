@@ -196,6 +196,7 @@ def up_to(first: dict[int, float], second: dict[int, float]) -> int:
 
 
 def _need_samples(found: Iterable[list[float]], samples: int, part: str) -> None:
+    """Raise Failed unless each list has enough samples."""
     least = min(map(len, found))
     if least < samples:
         raise Failed(
@@ -204,6 +205,7 @@ def _need_samples(found: Iterable[list[float]], samples: int, part: str) -> None
 
 
 def _need_one_shot(part: OneShot, samples: int) -> None:
+    """Raise Failed unless the border between both algorithms follows from the medians."""
     both = chain.from_iterable((row.one_shot, row.ring) for row in part.rows)
     _need_samples(both, samples, "one_shot")
     one_shot, ring = (
@@ -214,6 +216,7 @@ def _need_one_shot(part: OneShot, samples: int) -> None:
 
 
 def _need_buckets(part: Buckets, samples: int) -> None:
+    """Raise Failed unless exposed times and the best bucket follow from the events and the medians."""
     _need_samples((row.steps for row in part.rows), samples, "buckets")
     medians = {row.bucket_cap_mb: float(np.median(row.steps)) for row in part.rows}
     for row in part.rows:
@@ -224,6 +227,7 @@ def _need_buckets(part: Buckets, samples: int) -> None:
 
 
 def _exposed(events: list[Event]) -> float:
+    """Return the seconds of communication beside which nothing computes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         path.write_text(

@@ -29,6 +29,7 @@ def text(name: str) -> str:
 
 
 def _lines(label: str, rows: list[dict[str, str]]) -> Iterator[str]:
+    """Yield the lines of a log of nccl-tests that has these rows."""
     yield f"# Recorded: all-reduce by NCCL with NCCL_ALGO={label} on MareNostrum 5, 14 April 2025, {GPUS // EACH} nodes"
     yield f"# of {EACH} H100. This file has the layout of nccl-tests, but nccl-tests did not print it: the times are"
     yield "# medians of the slowest rank over calls of a published measurement. No call was in place or checked."

@@ -118,11 +118,13 @@ def _works(call: str) -> Callable[[Submission], None]:
 
 
 def any_ranks(submission: Submission, call: str) -> None:
+    """Also one rank, and primes."""
     for p in (1, 2, 3, 5, 8, int(np.random.default_rng([submission.number, 23]).integers(9, 13))):
         _need(submission, call, p, 3 * p)
 
 
 def any_length(submission: Submission, call: str) -> None:
+    """Also no element, and fewer than ranks."""
     for n in (0, 1, 3, 5, 6, 7, 103, int(submission.random.integers(1025, 5000))):
         _need(submission, call, n=n)
 
@@ -133,6 +135,7 @@ def any_length_and_bounds(submission: Submission) -> None:
 
 
 def dtypes(submission: Submission, call: str) -> None:
+    """Values that another dtype does not hold."""
     for dtype, first in (
         (np.float32, 0),
         (np.int32, 2**28 + 1),
@@ -143,11 +146,13 @@ def dtypes(submission: Submission, call: str) -> None:
 
 
 def tree(submission: Submission) -> None:
+    """Look for each edge of the tree among the messages."""
     for p, n in ((8, 16), drawn_case(submission, 0)):
         _need_tree(submission, p, n)
 
 
 def _need_tree(submission: Submission, p: int, n: int) -> None:
+    """Raise Failed where a rank does not receive from its parent."""
     ranks = _order(submission, p)
     sent = {(message.src, message.dst) for message in _need(submission, "broadcast", p, n).sent}
     for position in range(1, p):
@@ -181,6 +186,7 @@ def steps(submission: Submission, call: str) -> None:
 
 
 def slow_rank(submission: Submission) -> None:
+    """One rank begins late, and the root has to wait for it alone."""
     for p, n in ((4, 1024), drawn_case(submission, 2)):
         _need_slow_rank_last(submission, p, n)
 
@@ -198,6 +204,7 @@ def _need_slow_rank_last(submission: Submission, p: int, n: int) -> None:
 
 
 def messages(submission: Submission, call: str) -> None:
+    """Count the messages of all ranks."""
     for p, n in ((4, 12), drawn_case(submission, 3)):
         sent, most = (
             len(_need(submission, call, p, n).sent),
@@ -208,11 +215,13 @@ def messages(submission: Submission, call: str) -> None:
 
 
 def traffic(submission: Submission, call: str) -> None:
+    """Count the bytes that leave or reach the root."""
     for p, n in ((4, 1024), drawn_case(submission, 4)):
         _need_traffic(submission, call, p, n)
 
 
 def _need_traffic(submission: Submission, call: str, p: int, n: int) -> None:
+    """Raise Failed for other bytes at the root than each chunk once."""
     root, most = _order(submission, p)[0], (p - 1) * n * 8 // p
     played = _need(submission, call, p, n)
     sent = played.bytes_sent(p)
@@ -229,11 +238,13 @@ def _need_traffic(submission: Submission, call: str, p: int, n: int) -> None:
 
 
 def small_buffers(submission: Submission, call: str) -> None:
+    """A send waits until its receiver has come."""
     for p, n in ((4, 12), drawn_case(submission, 5)):
         _need(submission, call, p, n, network=Network(small_buffers=True))
 
 
 def received(submission: Submission, call: str) -> None:
+    """Look for messages that nobody has taken."""
     for p, n in ((4, 12), drawn_case(submission, 6)):
         left = _need(submission, call, p, n).unreceived
         if left:
@@ -243,6 +254,7 @@ def received(submission: Submission, call: str) -> None:
 
 
 def send_and_recv(submission: Submission, call: str) -> None:
+    """Look for calls of sendrecv."""
     used: list[str] = []
     for p, n in ((4, 12), drawn_case(submission, 7)):
         _need(submission, call, p, n, world=Asked, used=used)

@@ -73,16 +73,19 @@ def _need_messages(played: RunResult, p: int, least: int, what: str) -> None:
 
 
 def four_ranks(submission: Submission) -> None:
+    """Twice, with other data."""
     for _ in range(2):  # the second call has other data, so a result that was remembered is wrong
         _need_sum(submission, 4, 12)
 
 
 def any_ranks(submission: Submission) -> None:
+    """Also one rank, and primes."""
     for p in (1, 2, 3, 5, 8, int(submission.random.integers(9, 13))):
         _need_sum(submission, p, 3 * p)
 
 
 def any_length(submission: Submission) -> None:
+    """Also no element, and fewer than ranks."""
     for n in (0, 1, 3, 5, 6, 7, 103, int(submission.random.integers(1025, 5000))):
         _need_sum(submission, 4, n)
     check_all_bounds(submission)
@@ -127,6 +130,7 @@ def mean(submission: Submission) -> None:
 
 
 def _need_mean(submission: Submission, p: int, n: int) -> None:
+    """Raise Failed for an element that neither way of dividing once gives."""
     buffers = random_buffers(submission, p, n)
     played = _need_result(submission, buffers, "mean")
     total = np.sum(buffers, axis=0)
@@ -173,6 +177,7 @@ def _need_same_bits(submission: Submission, dtype: DTypeLike, rounding: float) -
 
 
 def owners(submission: Submission) -> None:
+    """Check who owns which chunk, on four and on three ranks."""
     for p, n in ((4, 12), (3, 3 * int(submission.random.integers(5, 200)))):
         _need_owners(submission, p, n)
 
@@ -214,6 +219,7 @@ def _need_shared(submission: Submission, p: int, n: int) -> None:
 
 
 def neighbours(submission: Submission) -> None:
+    """Look at the ends of every message."""
     for p, n in ((4, 12), drawn_case(submission, 0)):
         for message in _need_sum(submission, p, n).sent:
             expected = (message.src + submission.variant["direction"]) % p
@@ -223,6 +229,7 @@ def neighbours(submission: Submission) -> None:
 
 
 def traffic(submission: Submission) -> None:
+    """Count bytes and messages of every rank."""
     for p, n in ((4, 1024), drawn_case(submission, 1)):
         _need_traffic(submission, p, n)
 
@@ -256,11 +263,13 @@ def time(submission: Submission) -> None:
 
 
 def small_buffers(submission: Submission) -> None:
+    """A send waits until its receiver has come."""
     for p, n in ((4, 12), drawn_case(submission, 3)):
         _need_sum(submission, p, n, small_buffers=True)
 
 
 def received(submission: Submission) -> None:
+    """Look for messages that nobody has taken."""
     for p, n in ((4, 12), drawn_case(submission, 4)):
         left = _need_sum(submission, p, n).unreceived
         if left:

@@ -47,6 +47,7 @@ def variant(seed: int) -> dict[str, Any]:
 
 
 def _model(submission: Submission, steps: int = 1) -> MLP:
+    """A model with weights drawn at random."""
     given = submission.variant
     seconds = [
         SECONDS * (4 if layer == given["slow"] else 1) for layer in range(len(given["widths"]) - 1)
@@ -55,6 +56,7 @@ def _model(submission: Submission, steps: int = 1) -> MLP:
 
 
 def _shards(submission: Submission, model: MLP, sizes: tuple[int, ...]) -> list[Shard]:
+    """Samples for each rank, as many as asked for."""
     return [random_shard(submission.random, model, samples) for samples in sizes]
 
 
@@ -86,6 +88,7 @@ def _train(
 
 
 def _is_floats(value: object) -> bool:
+    """Whether a value is an array of floats."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
@@ -175,15 +178,18 @@ def _even(submission: Submission, p: int = 2) -> tuple[MLP, TrainingResult, list
 
 
 def gradients(submission: Submission) -> None:
+    """Two ranks with as many samples each."""
     _even(submission)
 
 
 def any_ranks(submission: Submission) -> None:
+    """Also one rank, which has nobody to ask."""
     for p in (1, 3, 4):
         _even(submission, p)
 
 
 def average(submission: Submission) -> None:
+    """Compare the length of the gradient with that of the whole batch."""
     for p in (2, 3, 4):
         _, _, factors = _even(submission, p)
         for rank, factor in enumerate(factors):
@@ -196,11 +202,13 @@ def average(submission: Submission) -> None:
 
 
 def uneven(submission: Submission) -> None:
+    """One rank has no sample at all."""
     model = _model(submission)
     _one_step(submission, model, _shards(submission, model, (5, 0, 2)))
 
 
 def several_steps(submission: Submission) -> None:
+    """Compare the parameters with those of one process after the last step."""
     start = _model(submission, 4)
     _need_equal(
         submission,
@@ -250,6 +258,7 @@ def _in_float64(played: TrainingResult) -> list[int]:
 
 
 def in_buckets(submission: Submission) -> None:
+    """Count all_reduces and the elements of each."""
     most = submission.variant["bucket_bytes"]
     model, played, _ = _even(submission)
     sent = _in_float64(played)
@@ -272,6 +281,7 @@ def in_buckets(submission: Submission) -> None:
 
 
 def volume(submission: Submission) -> None:
+    """Count the bytes of all gradients."""
     model, played, _ = _even(submission)
     found, expected = sum(each.bytes for each in played.reduced), sum(model.sizes)
     if found != expected:
@@ -295,6 +305,7 @@ def order(submission: Submission) -> None:
 
 
 def overlap(submission: Submission) -> None:
+    """Compare the simulated seconds of waiting with those that no bucket can hide."""
     model, played, _ = _even(submission)
     network, most = slow_network(model), submission.variant["bucket_bytes"]
     # What is broadcast later belongs to the step.
@@ -325,6 +336,7 @@ def unused(submission: Submission) -> None:
 
 
 def tied(submission: Submission) -> None:
+    """Count what travels: a shared parameter once, a frozen one never."""
     model = _model(submission)
     parameters = [each for index, each in enumerate(model.parameters) if index not in (4, 5)]
     model = replace(model, parameters=tuple(parameters), tied=((2, 1),), frozen=(4,))

@@ -48,6 +48,7 @@ def variant(seed: int) -> dict[str, Any]:
 
 
 def _cases(ranks: Iterable[int], *segments: int) -> list[tuple[int, tuple[int, int]]]:
+    """Arguments for each number of ranks and of segments."""
     return [(p, (p, s)) for p, s in product(ranks, segments)]
 
 
@@ -63,6 +64,7 @@ def _proved(
 def _each_proved(
     submission: Submission, ranks: Iterable[int], *segments: int
 ) -> Iterator[tuple[str, Any]]:
+    """Yield the schedules of both functions, each with its call."""
     for function in ("tree", "two_tree"):
         yield from _proved(submission, function, ranks, *segments)
 
@@ -82,19 +84,23 @@ def _prove_all(submission: Submission, function: str) -> None:
 
 
 def tree(submission: Submission) -> None:
+    """Prove a schedule for each number of ranks."""
     _prove_all(submission, "tree")
 
 
 def two_tree(submission: Submission) -> None:
+    """Prove a schedule for each number of ranks."""
     _prove_all(submission, "two_tree")
 
 
 def ports(submission: Submission) -> None:
+    """Count the messages at each port in each step."""
     for call, made in _each_proved(submission, ODD_AND_EVEN, int(submission.random.integers(2, 6))):
         prove(call, made, one_port=True)
 
 
 def tree_root(submission: Submission) -> None:
+    """Look for the rank that has the whole sum first."""
     for call, made in _proved(submission, "tree", (2, 3, 6, 8, 11, 13), 3):
         p = made.p
         _need_roots(call, made, [submission.variant["root"] % p] * made.k)
@@ -103,6 +109,7 @@ def tree_root(submission: Submission) -> None:
 
 
 def tree_roots(submission: Submission) -> None:
+    """Look for the rank that has the whole sum of each chunk first."""
     root, second, first = (submission.variant[name] for name in ("root", "second", "first"))
     for call, made in _proved(submission, "two_tree", (3, 4, 6, 8, 11, 13), 3):
         roots = [
@@ -175,6 +182,7 @@ def _need_down(submission: Submission) -> None:
 def _need_edges(
     call: str, made: Schedule, parent: list[int], colour: list[int], segments: int
 ) -> None:
+    """Raise Failed for a message along no edge of its tree, or in a step of another colour."""
     rows = []
     for t, step in enumerate(made.steps()):
         rows += [(src, dst, t % 2) for src, dst in zip(step.src, step.dst, strict=True)]
@@ -189,6 +197,7 @@ def _need_edges(
 
 
 def _need_roots(call: str, schedule: Schedule, roots: list[int]) -> None:
+    """Raise Failed where another rank than the root has the whole sum first."""
     for chunk, (found, expected) in enumerate(zip(_first_complete(schedule), roots, strict=True)):
         if found != [expected]:
             ranks = " and ".join(map(str, found))
@@ -210,6 +219,7 @@ def _first_complete(schedule: Schedule) -> list[list[int]]:
 
 
 def depth(submission: Submission) -> None:
+    """Count the steps of one segment."""
     for call, made in _each_proved(submission, ODD_AND_EVEN, 1):
         most = 4 * height(made.p)
         if made.nsteps > most:
@@ -221,6 +231,7 @@ def depth(submission: Submission) -> None:
 
 
 def pipeline(submission: Submission) -> None:
+    """Count the steps that further segments add."""
     segments = int(submission.random.integers(5, 16))
     for function, trees in (("tree", 1), ("two_tree", 2)):
         (_, short), *others = _proved(submission, function, (13,), 1, segments, 17)
@@ -230,6 +241,7 @@ def pipeline(submission: Submission) -> None:
 
 
 def _need_pipelined(call: str, long: Schedule, short: Schedule, trees: int, segments: int) -> None:
+    """Raise Failed for more steps than four a segment."""
     if long.k != trees * segments:
         raise Failed(f"{call}: got {long.k} chunks, expected {trees * segments}")
     more, most = long.nsteps - short.nsteps, 4 * (segments - 1)
@@ -241,6 +253,7 @@ def _need_pipelined(call: str, long: Schedule, short: Schedule, trees: int, segm
 
 
 def balance(submission: Submission) -> None:
+    """Count the bytes through each port."""
     for call, made in _proved(submission, "two_tree", ODD_AND_EVEN, 2):
         n = made.k * 1000
         counted = traffic(made, n)
