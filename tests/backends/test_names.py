@@ -8,7 +8,8 @@ import pytest
 
 import collectives
 from collectives.backends import BACKENDS, backend
-from collectives_book.figures.measured import OURS
+from collectives.bench import OURS
+from collectives_book.figures.measured import label
 
 SOURCE = Path(collectives.__file__).parents[1]
 # The experiment scaling holds our rows against those of libraries that it names.
@@ -18,10 +19,7 @@ MAY_NAME |= {"collectives/engine/compiled_call.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
 MAY_NAME |= {"collectives_interop/tuner.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
-MAY_NAME |= {
-    f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")
-}
-MAY_NAME |= {"collectives_book/train_digits.py"}
+MAY_NAME |= {"collectives_book/data_parallel/training.py", "collectives_book/train_digits.py"}
 # NCCL itself is the subject of its slow motion.
 MAY_NAME |= {"collectives_book/one_gpu.py"}
 # In PyTorch's dumps gloo's calls, whoever made them, have states of their own.
@@ -81,5 +79,10 @@ def test_a_default_is_no_test() -> None:
     assert list(compared(ast.parse("backends = ['mpi']; launch(where='mpi')"))) == []
 
 
-def test_figures_have_a_label_for_each_back_end_that_takes_our_schedules() -> None:
-    assert list(OURS) == [name for name in BACKENDS if backend(name).takes_schedules]
+def test_back_ends_are_told_apart_in_figures() -> None:
+    ones = [backend(name) for name in BACKENDS]
+    assert len({one.mark for one in ones}) == len(ones)
+    assert len({one.title for one in ones}) == len(ones)
+    ours = [backend(name) for name in OURS]
+    assert len({label(one.name, "ring") for one in ours}) == len(ours)
+    assert len({one.auto_mark for one in ours} | {one.mark for one in ones}) == len([*ours, *ones])

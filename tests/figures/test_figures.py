@@ -10,6 +10,7 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, build, names
 from collectives.algorithms.library_trees import library_trees
+from collectives.backends import backend
 from collectives.bench import Settings
 from collectives.bench.results import read
 from collectives.figures.layout import SHAPES
@@ -140,7 +141,8 @@ def test_an_algorithm_looks_the_same_in_all_collectives_and_unlike_the_others_in
     """Figures ask for a mark and a shape by name alone."""
     for (collective, name), each in ALGORITHMS.items():
         assert (MARKS[name], SHAPES[name]) == (each.mark, each.shape), name
-        looks = [MARKS[one] for one in [*names(collective), "gloo"] if MARKS[one] != NEUTRAL]
+        marks = [*(MARKS[one] for one in names(collective)), backend("gloo").mark]
+        looks = [look for look in marks if look != NEUTRAL]
         assert (
             len({look.colour for look in looks})
             == len({look.marker for look in looks})

@@ -29,7 +29,7 @@ GOOD = {
     "straggler": STRAGGLER,
     "weak-scaling": SCALED,
 }
-JOINING = "p2p, gloo, horovod, nccl, p2p_nccl"
+JOINING = "p2p, gloo, p2p_nccl, nccl, horovod"
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("asynchronous", {"ranks": 2}, "ranks: Input should be greater than or equal to 3, got 2"),
     ("asynchronous", {"slow_worker": 3}, "slow_worker: got 3, expected 0 to 2"),

@@ -40,6 +40,7 @@ network: {latency: 5us, overhead: 500ns, rate: 25GB/s}
 """
 BACKEND = '''"""Sums by gathering all contributions, on every rank."""
 
+from collectives.algorithms import Mark
 from collectives.backends import Backend
 from collectives.engine.call import Call, Performed
 
@@ -47,8 +48,12 @@ from collectives.engine.call import Call, Performed
 class Gathered(Backend):
     """All-reduce of sums."""
 
-    missing = ("avg", "prod", "max", "min")
+    collectives = ("all_reduce",)
+    dtypes = ("float32",)
+    ops = ("sum",)
     packages = ("torch",)
+    title = "gather and add"
+    mark = Mark("#663399", "s")
 
     def version(self) -> str:
         """Torch's version."""
@@ -172,6 +177,10 @@ def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
         "bench all_reduce --backend gathered -p 3 --bytes 64 --op max", code=2
     )
     assert "gathered has no 'max'" in refused
+    refused = copy.collectives(
+        "bench --backend gathered --collective gather --ranks 3 --bytes 64", code=2
+    )
+    assert "gathered has no 'gather'" in refused
 
 
 def test_an_experiment_is_a_class_a_notebook_and_two_entries(copy: Copy) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
+from collectives.algorithms import NEUTRAL, Mark
 from collectives.core.contracts import REDUCING
 from collectives.errors import unknown
 
@@ -68,11 +69,30 @@ class Backend(ABC):
     takes_overlapping = True
     # Packages whose versions an environment record has.
     packages: tuple[str, ...] = ()
-    # Collectives, dtypes, ops, and collectives with an op that it does not have.
-    missing: tuple[str, ...] = ()
+    # Whether its ranks may meet in a torch process group, so that it can join replicas that train.
+    joins_group = True
+    # The environment variable of the bytes up to which it fuses small tensors into one; None where
+    # it fuses none.
+    fusion_variable: str | None = None
+
+    # What it performs. A collective, dtype or op that is not named here is refused before any rank
+    # starts, so a new one is no back end's until its file names it.
+    collectives: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    # The ops of a collective that has fewer of them than the others.
+    ops_of: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    # How figures and tables show it: its name in a text, what follows an algorithm of ours in the
+    # name of a series, its look where it chose the algorithm itself, and where "auto" did.
+    title = ""
+    suffix = ""
+    mark: Mark = NEUTRAL
+    auto_mark: Mark = NEUTRAL
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.title = self.title or name
 
     @abstractmethod
     def version(self) -> str:
@@ -92,7 +112,7 @@ class Backend(ABC):
     def perform(self, call: Call) -> Performed:
         """Perform the collective; every rank of the group calls it alike.
 
-        Raises ValueError for one that is missing.
+        Raises ValueError for one that it does not have.
         """
 
     def bind(self, call: Call) -> Callable[[], Performed]:
@@ -119,19 +139,27 @@ class Backend(ABC):
     def unsupported(self, collective: str, op: str, dtype: str) -> str | None:
         """Return in one line what it does not have of this; None where it has everything.
 
-        "avg" is missing also where a library multiplies by 1/p instead of dividing by p: that
-        rounds twice.
+        The op matters to a collective that reduces. A library that multiplies by 1/p instead of
+        dividing by p does not have "avg", because that rounds twice.
 
         >>> backend("mpi").unsupported("gather", "sum", "bfloat16")
-        "mpi has no 'bfloat16'; it lacks float16, bfloat16, avg"
+        "mpi has no 'bfloat16', expected one of float32, float64, int32, int64"
         """
-        asked = [collective, dtype]
-        if collective in REDUCING:
-            asked += [op, f"{collective} {op}"]
-        for name in asked:
-            if name in self.missing:
-                return f"{self.name} has no {name!r}; it lacks {', '.join(self.missing)}"
+        if collective not in self.collectives:
+            return self._has_no(collective, self.collectives)
+        if dtype not in self.dtypes:
+            return self._has_no(dtype, self.dtypes)
+        if collective not in REDUCING:
+            return None
+        if op not in self.ops:
+            return self._has_no(op, self.ops)
+        ops = self.ops_of.get(collective, self.ops)
+        if op not in ops:
+            return self._has_no(f"{collective} {op}", ops)
         return None
+
+    def _has_no(self, asked: str, known: tuple[str, ...]) -> str:
+        return f"{self.name} has no {asked!r}, expected one of {', '.join(known)}"
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str] | None:
         """Return the variables that select an algorithm of the library when ranks start.

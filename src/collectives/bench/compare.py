@@ -15,6 +15,8 @@ from itertools import chain, groupby
 from textwrap import fill
 from typing import Any
 
+from collectives.algorithms import NEUTRAL, Mark
+from collectives.backends import BACKENDS, backend
 from collectives.bench.runs import Run
 from collectives.bench.settings import Row
 from collectives.statistics import FEWEST, covered, percent, ratio
@@ -287,6 +289,15 @@ def label(row: Row) -> str:
         if row["algorithm"] == "default"
         else f"{row['algorithm']} ({row['backend']})"
     )
+
+
+def look(row: Row) -> Mark:
+    """Return the colour and marker of a row's algorithm, or of its back end where no algorithm was asked for."""
+    from collectives.figures.style import mark  # matplotlib, which a table does not need
+
+    if row["algorithm"] not in ("auto", "default"):
+        return mark(row["algorithm"])
+    return backend(row["backend"]).mark if row["backend"] in BACKENDS else NEUTRAL
 
 
 def _line(row: Row) -> str:

@@ -245,7 +245,15 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _compare(arguments: argparse.Namespace) -> None:
     """Print every further run beside the first; as CSV or JSON a row has the names of both."""
-    from collectives.bench.compare import compare, differences, label, letters, lines, setting_of
+    from collectives.bench.compare import (
+        compare,
+        differences,
+        label,
+        letters,
+        lines,
+        look,
+        setting_of,
+    )
     from collectives.bench.runs import read_runs
 
     runs = read_runs(arguments.runs)
@@ -259,7 +267,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         from collectives.figures.comparison import ratios
 
         save(
-            ratios(pairs, lambda row: f"{row['second']}\n{setting_of(row)}", label),
+            ratios(pairs, lambda row: f"{row['second']}\n{setting_of(row)}", label, look),
             Path(arguments.svg),
         )
     if not arguments.csv and not arguments.json:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from collectives.algorithms import Mark
-from collectives.figures.style import Picture, Theme, mark, on_page, picture
+from collectives.figures.style import Picture, Theme, on_page, picture
 from collectives.units import format_bytes
 
 Row = dict[str, Any]
@@ -20,11 +20,14 @@ COLUMNS = 2
 
 
 def ratios(
-    rows: Sequence[Row], panel: Callable[[Row], str], series: Callable[[Row], str]
+    rows: Sequence[Row],
+    panel: Callable[[Row], str],
+    series: Callable[[Row], str],
+    look: Callable[[Row], Mark],
 ) -> Picture:
     """Return the figure of rows of `collectives.bench.compare.compare`.
 
-    ``panel`` and ``series`` name those of a row.
+    ``panel`` and ``series`` name those of a row, and ``look`` gives its colour and marker.
 
     A marker is hollow where there is no difference. Points that one run has are not drawn. Raises
     ValueError if no point is in both runs.
@@ -33,7 +36,7 @@ def ratios(
     if not drawn:
         raise ValueError("points to draw: got none that both runs have, expected one or more")
     panels = [(title, [*part]) for title, part in groupby(sorted(drawn, key=panel), panel)]
-    looks = {series(row): _look(row) for row in drawn}
+    looks = {series(row): look(row) for row in drawn}
     columns = min(COLUMNS, len(panels))
     height = -(-len(panels) // columns)
 
@@ -42,9 +45,9 @@ def ratios(
         for axes, (title, part) in zip(places, panels, strict=False):
             axes.set_title(title, fontsize=9, loc="left")
             _scale(axes, part, theme)
-            for turn, (name, look) in enumerate(looks.items()):
-                of_series = [row for row in part if series(row) == name]
-                _draw(axes, of_series, look, turn - len(looks) / 2, theme)
+            for nth, name in enumerate(looks):
+                rows_of_series = [row for row in part if series(row) == name]
+                _draw(axes, rows_of_series, looks[name], nth - len(looks) / 2, theme)
         for axes in places[len(panels) :]:
             axes.remove()
         _legend(figure, looks, theme)
@@ -53,11 +56,6 @@ def ratios(
     return picture(
         paint, f"Ratio of times by the size of the buffer. {told}.", height=1.2 + 2.4 * height
     )
-
-
-def _look(row: Row) -> Mark:
-    """Return the look of a row's algorithm, or of its back end where no algorithm was asked for."""
-    return mark(row["backend"] if row["algorithm"] in ("auto", "default") else row["algorithm"])
 
 
 def _said(part: Sequence[Row]) -> str:

@@ -42,15 +42,8 @@ BRIGHTER = {
     b"#9467bd": b"#c4a3e6",
 }
 
-# Of each algorithm, and of back ends, for rows whose algorithm a library chose.
-MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | {
-    "p2p": Mark("#0072B2", "o"),
-    "p2p_nccl": Mark("#56B4E9", "X"),
-    "gloo": Mark("#8c8c8c", "P"),
-    "nccl": Mark("#009E73", "D"),
-    "horovod": Mark("#999933", "<"),
-    "mpi": Mark("#CC79A7", "v"),
-}
+# A name has one mark in all collectives; back ends have theirs in their own files.
+MARKS = {name: algorithm.mark for (_, name), algorithm in reversed(ALGORITHMS.items())}
 
 
 def on_page(colour: str, theme: Theme) -> str:
@@ -67,7 +60,7 @@ def on_page(colour: str, theme: Theme) -> str:
 
 
 def mark(algorithm: str) -> Mark:
-    """Return the colour and marker of an algorithm or library, grey for an unknown one."""
+    """Return the colour and marker of an algorithm, grey for an unknown one."""
     return MARKS.get(current_name(algorithm), NEUTRAL)
 
 

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.autotune import choose
+from collectives.backends import BACKENDS, backend
 from collectives.bench import OURS, Row
 from collectives.bench.settings import launcher_for
 from collectives.bench.sweep import Keep
@@ -30,8 +31,7 @@ from collectives_book.data_parallel.ranks import ONE_PROCESS, RATES
 from collectives_book.data_parallel.training import Training
 from collectives_book.experiment import Algorithm, Distinct, Name, RankExperiment, Some
 
-JOINING = ("p2p", "gloo", "horovod", "nccl", "p2p_nccl")
-FUSION = "HOROVOD_FUSION_THRESHOLD"
+JOINING = tuple(name for name in BACKENDS if backend(name).joins_group)
 KILLED = "killed"  # in place of what starts ranks
 # The killed training has to end within this time, whatever the others wait for.
 KILLED_SECONDS = 120.0
@@ -81,8 +81,9 @@ class DataParallel(RankExperiment):
                 f"killed_at: got {self.killed_at} on {self.ranks} ranks, expected 0, or less than "
                 f"{self.steps} on 2 ranks or more"
             )
-        if "horovod" in self.libraries() and not self.fusion:
-            raise ValueError("fusion: got none, expected a threshold or more for horovod")
+        for name in self.libraries():
+            if backend(name).fusion_variable and not self.fusion:
+                raise ValueError(f"fusion: got none, expected a threshold or more for {name}")
         return self
 
     def libraries(self) -> list[str]:
@@ -90,7 +91,7 @@ class DataParallel(RankExperiment):
         return [self.backend, *self.beside]
 
     def wanted(self) -> list[tuple[str, str | None, str, str]]:
-        """Return the cases: what starts ranks, Horovod's threshold, a back end and its algorithm.
+        """Return the cases: what starts ranks, a threshold of fusion, a back end and its algorithm.
 
         Those that are started alike stand together: one launch measures them. The killed rank comes
         last.
@@ -108,12 +109,10 @@ class DataParallel(RankExperiment):
         return [*cases, *([(KILLED, *first[1:])] if self.killed_at else [])]
 
     def _variants(self, name: str) -> list[tuple[str | None, str, str]]:
-        if name == "horovod":
+        if backend(name).fusion_variable:
             return [(str(threshold), name, "default") for threshold in self.fusion]
-        return [
-            (None, name, algorithm)
-            for algorithm in (self.algorithms if name in OURS else ["default"])
-        ]
+        algorithms = self.algorithms if name in OURS else ["default"]
+        return [(None, name, algorithm) for algorithm in algorithms]
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
         """Launch the ranks that are started alike, and at last those of which one is killed."""
@@ -142,23 +141,23 @@ class DataParallel(RankExperiment):
         self, where: str, fusion: str | None, job: Row, keep: Keep, timeout: float
     ) -> list[Row]:
         own = {} if fusion is None else {"fusion": int(fusion)}
+        backends = [name for name in self.libraries() if launcher_for(name, self.where) == where]
+        environment = self.variables()
+        for name in backends:
+            variable = backend(name).fusion_variable
+            if variable and fusion is not None:
+                environment[variable] = fusion
 
         def on_event(event: Row) -> None:
             keep({"rows": [row | own for row in event["rows"]]} if "rows" in event else event)
 
         return launch(
             self.TASK,
-            job
-            | {
-                "where": where,
-                "backends": [
-                    each for each in self.libraries() if launcher_for(each, self.where) == where
-                ],
-            },
+            job | {"where": where, "backends": backends},
             self.ranks,
             where=where,
             timeout=timeout,
-            environment=self.variables() | ({} if fusion is None else {FUSION: fusion}),
+            environment=environment,
             on_event=on_event,
         )
 

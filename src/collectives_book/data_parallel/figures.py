@@ -31,12 +31,14 @@ def replicated(rows: Rows) -> Rows:
 
 
 def name_of(row: Any) -> str:
-    """Return the name of a row's series: Horovod's says whether it fuses tensors."""
+    """Return the name of a row's series; with a back end that fuses tensors it says whether it did."""
     if row.backend == ALONE:
         return ALONE
-    if row.backend == "horovod":
-        return "horovod, tensor fusion" if row.fusion else "horovod, no fusion"
-    return measured.label(row.backend, row.algorithm)
+    name = measured.label(row.backend, row.algorithm)
+    fusion = getattr(row, "fusion", None)
+    if pd.isna(fusion):
+        return name
+    return f"{name}, tensor fusion" if fusion else f"{name}, no fusion"
 
 
 def differences(rows: Rows) -> dict[str, float]:

@@ -9,16 +9,14 @@ from typing import Any
 import pandas as pd
 
 from collectives.algorithms import Mark
+from collectives.backends import backend as back_end
+from collectives.bench import OURS
 from collectives.figures.style import Picture, mark
 from collectives.launch.where import parse_where
 from collectives.units import format_bytes, parse_bytes
 from collectives_book import computed
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
-
-# Our own back ends, and what they add to an algorithm's name.
-OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
-AUTO = {"p2p": Mark("#56B4E9", "*"), "p2p_nccl": Mark("#332288", "X")}
 
 # Columns of whole numbers, which pandas reads as floats where another part of a table has none.
 COUNTS = (
@@ -40,9 +38,6 @@ COUNTS = (
 # More series than these cannot be told apart in a figure.
 MOST_SERIES = 10
 
-# What a table calls a library.
-LIBRARIES = {"gloo": "gloo", "mpi": "Open MPI", "horovod": "Horovod"}
-
 
 def label(backend: str, algorithm: str) -> str:
     """Return the name of a series: our algorithms by their own name, a library's own choice by the library's.
@@ -51,20 +46,15 @@ def label(backend: str, algorithm: str) -> str:
     ('two_tree', 'gloo', 'mpi (ring)')
     """
     if backend in OURS:
-        return f"{algorithm}{OURS[backend]}"
+        return f"{algorithm}{back_end(backend).suffix}"
     return backend if algorithm == "default" else f"{backend} ({algorithm})"
 
 
 def look(backend: str, algorithm: str) -> Mark:
-    """Return the look of a series: its algorithm's.
-
-    Its back end's where a library chose the algorithm.
-    """
-    return (
-        AUTO[backend]
-        if algorithm == "auto"
-        else mark(backend if algorithm == "default" else algorithm)
-    )
+    """Return the look of a series: its algorithm's, or its back end's where that chose the algorithm."""
+    if algorithm == "auto":
+        return back_end(backend).auto_mark
+    return back_end(backend).mark if algorithm == "default" else mark(algorithm)
 
 
 def asked(rows: Rows) -> list[str]:
@@ -293,9 +283,8 @@ def over_auto(rows: Rows, named: bool = False) -> Rows:
     auto = rows[own & rows.auto].set_index(["ranks", "bytes"])
     auto = auto.loc[[*zip(others.ranks, others.bytes, strict=True)]].set_index(others.index)
     ratios = zip(("low", "ratio", "high"), statements.ratio(others, auto), strict=True)
-    return others.assign(
-        library=others.backend.map(LIBRARIES), chosen=auto.algorithm, **dict(ratios)
-    )
+    titles = [back_end(name).title for name in others.backend]
+    return others.assign(library=titles, chosen=auto.algorithm, **dict(ratios))
 
 
 def quickest_library(beside: Rows) -> Rows:

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from collectives.algorithms import build
+from collectives.bench import OURS
 from collectives.figures.style import Picture
 from collectives.launch import links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives.units import format_bytes
 from collectives_book.figures import measured, statements
-from collectives_book.figures.measured import OURS
 from collectives_book.figures.statements import Row, Rows
 
 

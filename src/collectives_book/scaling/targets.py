@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from collectives.bench import OURS
 from collectives_book.figures import measured
-from collectives_book.figures.measured import OURS
 from collectives_book.figures.statements import Rows
 from collectives_book.scaling.figures import most
 
