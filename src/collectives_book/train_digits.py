@@ -21,20 +21,12 @@ from datetime import timedelta
 
 import torch
 
+from collectives.backends import backend
 from collectives.cli import seconds, whole
-from collectives_book.data_parallel.training import (
-    Optimize,
-    Replicas,
-    State,
-    Step,
-    Training,
-    alone,
-    descend,
-    joined,
-    step,
-    train,
-)
 from collectives_book.digits import Samples, accuracy, digits
+from collectives_book.training.replicas import Replicas, alone, over
+from collectives_book.training.step import State, Step, Training, step
+from collectives_book.training.train import train
 
 # Steps from one printed loss to the next.
 SHOWN = 10
@@ -45,15 +37,8 @@ def main(arguments: list[str]) -> None:
     asked = options(arguments)
     torch.set_num_threads(1)
     training = Training(asked.steps, asked.batch, asked.rate, seed=asked.seed)
-    replicas, take_step, optimize = join(asked.backend, asked.algorithm, asked.timeout)
-    state = train(
-        training,
-        replicas,
-        shown(take_step),
-        optimize=optimize,
-        file=asked.checkpoint,
-        every=asked.every,
-    )
+    replicas = join(asked.backend, asked.algorithm, asked.timeout)
+    state = train(training, replicas, shown(step), file=asked.checkpoint, every=asked.every)
     if replicas.rank == 0:
         tested = digits()[1].to(replicas.device)
         print(
@@ -91,20 +76,20 @@ def options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def join(name: str, algorithm: str, timeout: float) -> tuple[Replicas, Step, Optimize]:
-    """Return the replicas that torchrun or horovodrun started, how they take a step, and their optimizer."""
-    if name != "horovod" or "HOROVOD_RANK" not in os.environ:
+def join(name: str, algorithm: str, timeout: float) -> Replicas:
+    """Return the replicas that torchrun or horovodrun started; without either one process."""
+    if not backend(name).is_started():
         if "RANK" not in os.environ:
-            return alone(), step, descend
+            return alone()
         torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    return joined(name, algorithm)
+    return over(name, algorithm)
 
 
 def shown(take_step: Step) -> Step:
     """Return the same step, of which rank 0 prints the loss now and then, and where it goes on."""
     begun = False
 
-    def one(state: State, batch: Samples, replicas: Replicas) -> float:
+    def shown_step(state: State, batch: Samples, replicas: Replicas) -> float:
         nonlocal begun
         done = len(state.losses)
         loss = take_step(state, batch, replicas)
@@ -113,7 +98,7 @@ def shown(take_step: Step) -> Step:
         begun = True
         return loss
 
-    return one
+    return shown_step
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ MAY_NAME = {"collectives_book/scaling/targets.py"}
 MAY_NAME |= {"collectives/engine/compiled_call.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
 MAY_NAME |= {"collectives_interop/tuner.py"}
-# Data-parallel training by Horovod's own optimizer, which no other library has.
-MAY_NAME |= {"collectives_book/data_parallel/training.py", "collectives_book/train_digits.py"}
 # NCCL itself is the subject of its slow motion.
 MAY_NAME |= {"collectives_book/one_gpu.py"}
 # In PyTorch's dumps gloo's calls, whoever made them, have states of their own.

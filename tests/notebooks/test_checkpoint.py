@@ -14,16 +14,10 @@ import psutil
 import pytest
 import torch
 
-from collectives_book.data_parallel.training import (
-    State,
-    Training,
-    alone,
-    broadcast,
-    load,
-    step,
-    train,
-    write,
-)
+from collectives_book.training.checkpoint import broadcast, load, write
+from collectives_book.training.replicas import alone
+from collectives_book.training.step import State, Training, step
+from collectives_book.training.train import train
 from command import started
 from places import PATIENCE
 from sweep import each

@@ -11,9 +11,10 @@ from torch.nn.utils import parameters_to_vector
 from collectives.launch import RankError, launch
 from collectives_book.asynchronous.parameter_server import STOP, Server
 from collectives_book.asynchronous.ranks import Gradient
-from collectives_book.data_parallel.training import Training, alone
-from collectives_book.data_parallel.training import train as descent
 from collectives_book.digits import digits, perceptron
+from collectives_book.training.replicas import alone
+from collectives_book.training.step import Training
+from collectives_book.training.train import train as descent
 from places import PATIENCE
 from sweep import each
 

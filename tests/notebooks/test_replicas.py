@@ -7,16 +7,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from collectives.launch import launch
-from collectives_book.data_parallel.training import (
-    Training,
-    alone,
-    begin,
-    descend,
-    part_of_loss,
-    step,
-    train,
-)
 from collectives_book.digits import digits, perceptron, shard
+from collectives_book.training.replicas import alone
+from collectives_book.training.step import Training, begin, part_of_loss, step
+from collectives_book.training.train import train
 from places import PATIENCE
 from sweep import each
 
@@ -36,11 +30,8 @@ def gradient(model: torch.nn.Module, loss: torch.Tensor) -> torch.Tensor:
 def test_the_gradients_of_the_shards_sum_up_to_that_of_the_batch(ranks: int) -> None:
     """Also where shards differ, as those of 92 samples do, and where some of 100 ranks have none."""
     model, batch = perceptron(), digits()[0].take(torch.arange(92))
-    whole = gradient(model, part_of_loss(model, batch, alone()))
-    parts = [
-        part_of_loss(model, batch, alone()._replace(rank=rank, ranks=ranks))
-        for rank in range(ranks)
-    ]
+    whole = gradient(model, part_of_loss(model, batch, 0, 1))
+    parts = [part_of_loss(model, batch, rank, ranks) for rank in range(ranks)]
     summed = sum(gradient(model, part) for part in parts)
     assert float((summed - whole).abs().max() / whole.abs().max()) < 1e-6
     mean = cross_entropy(model(batch.images), batch.labels).item()
@@ -49,7 +40,7 @@ def test_the_gradients_of_the_shards_sum_up_to_that_of_the_batch(ranks: int) -> 
 
 def test_the_mean_of_the_shards_means_is_not_the_mean_of_the_batch() -> None:
     model, batch = perceptron(), digits()[0].take(torch.arange(92))
-    whole = gradient(model, part_of_loss(model, batch, alone()))
+    whole = gradient(model, part_of_loss(model, batch, 0, 1))
     shards = [batch.take(shard(torch.arange(92), rank, 8)) for rank in range(8)]
     means = [gradient(model, cross_entropy(model(one.images), one.labels)) for one in shards]
     assert float((sum(means) / 8 - whole).abs().max() / whole.abs().max()) > 1e-4
@@ -67,7 +58,7 @@ def test_a_sum_that_forgets_a_rank_is_noticed() -> None:
 
 def test_the_loss_that_a_step_returns_is_that_of_the_batch_before_it() -> None:
     batch, model = digits()[0].take(torch.arange(10)), perceptron()
-    loss = step(begin(Training(), alone(), descend), batch, alone())
+    loss = step(begin(Training(), alone()), batch, alone())
     assert loss == pytest.approx(cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6)
 
 

@@ -22,6 +22,8 @@ from collectives.errors import unknown
 if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
+    from torch import nn
+    from torch.optim import Optimizer
 
     from collectives.engine.call import Call, Performed
 
@@ -74,6 +76,8 @@ class Backend(ABC):
     # The environment variable of the bytes up to which it fuses small tensors into one; None where
     # it fuses none.
     fusion_variable: str | None = None
+    # Whether it has an optimizer that sums gradients itself (`wrap_optimizer`).
+    wraps_optimizers = False
 
     # What it performs. A collective, dtype or op that is not named here is refused before any rank
     # starts, so a new one is no back end's until its file names it.
@@ -186,6 +190,24 @@ class Backend(ABC):
         None for torch's default group.
         """
         return None
+
+    def is_started(self) -> bool:
+        """Return True if its launcher has started this process as a rank, which needs no torch group then."""
+        return False
+
+    def place(self) -> tuple[int, int]:
+        """Return the number of this rank, and how many there are: those of torch's default group."""
+        from torch import distributed as dist
+
+        return dist.get_rank(), dist.get_world_size()
+
+    def wrap_optimizer(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:
+        """Return the library's own optimizer around torch's: its step sums the gradients over all ranks first.
+
+        Raises ValueError where the library has none.
+        """
+        del optimizer, model
+        raise ValueError(f"{self.name} has no optimizer of its own")
 
     def predict(self, call: Call) -> float | None:
         """Return the seconds that the library itself predicts for a call that was performed before.

@@ -7,18 +7,24 @@ recognise a tensor that it has agreed on before, as it does in training. Where H
 in place it returns a new tensor, and a copy into the caller's is part of the time.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import socket
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from collectives.algorithms import OLIVE
 from collectives.backends import Backend
 from collectives.engine.call import Call, Performed
 from collectives.launch.programs import need_horovodrun
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 
 class Horovod(Backend):
@@ -32,6 +38,7 @@ class Horovod(Backend):
     dtypes = ("float16", "float32", "float64", "int32", "int64")
     ops = ("sum", "prod", "max", "min")
     ops_of: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduce_scatter": ("sum",)}
+    wraps_optimizers = True
     title = "Horovod"
     mark = OLIVE
 
@@ -51,6 +58,27 @@ class Horovod(Backend):
         """
         _perform(started(), call)
         return Performed(call.algorithm)
+
+    def is_started(self) -> bool:
+        """Return True if horovodrun has started this process."""
+        return "HOROVOD_RANK" in os.environ
+
+    def place(self) -> tuple[int, int]:
+        """Return Horovod's number of this rank, and how many there are."""
+        hvd = started()
+        return hvd.rank(), hvd.size()
+
+    def wrap_optimizer(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:
+        """Return Horovod's optimizer around torch's.
+
+        The backward pass starts the sums of the gradients, and a step waits for them. By default it
+        averages, which is right for equal shards only: so it sums.
+        """
+        hvd = started()
+        wrapped: Optimizer = hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), op=hvd.Sum
+        )
+        return wrapped
 
 
 HOROVOD = Horovod("horovod")
@@ -83,7 +111,7 @@ def started() -> Any:
     """Return the module ``horovod.torch``, initialised."""
     import horovod.torch as hvd
 
-    if "HOROVOD_RANK" not in os.environ:
+    if not HOROVOD.is_started():
         os.environ.update(_meet())
     hvd.init()
     return hvd

@@ -21,10 +21,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from collectives.backends import backend
 from collectives.bench.report import report_rows
 from collectives.bench.settings import Row
-from collectives.engine.call import Call
 from collectives_book.asynchronous.parameter_server import Server, Update
-from collectives_book.asynchronous.push_pull import SERVER, serve, work
-from collectives_book.digits import Samples, accuracy, batches, digits, perceptron, shard
+from collectives_book.asynchronous.push_pull import serve, work
+from collectives_book.digits import Samples, accuracy, batches, digits, perceptron
+from collectives_book.training.clock import at_least
+from collectives_book.training.replicas import over
+from collectives_book.training.step import part_of_loss
 
 ALL_REDUCE = "all_reduce"
 
@@ -99,16 +101,15 @@ class Gradient:
     def __call__(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
         """Return the worker's part of the gradient at these parameters, on the CPU, when its time is over."""
         for _ in range(times(self.settings, self.worker, self.slow, step)):
-            until = time.monotonic() + self.settings["compute"]
-            gradient = self._compute(parameters.to(self.device), step).cpu()
-            time.sleep(max(0.0, until - time.monotonic()))
+            with at_least(self.settings["compute"]):
+                gradient = self._compute(parameters.to(self.device), step).cpu()
         return gradient
 
     def _compute(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
-        batch = next(batches(len(self.learned.labels), self.settings["batch"], first=step))
-        mine = self.learned.take(shard(batch, self.worker, self.settings["workers"]))
+        which = next(batches(len(self.learned.labels), self.settings["batch"], first=step))
         vector_to_parameters(parameters, self.model.parameters())
-        loss = cross_entropy(self.model(mine.images), mine.labels, reduction="sum") / len(batch)
+        batch, workers = self.learned.take(which), self.settings["workers"]
+        loss = part_of_loss(self.model, batch, self.worker, workers)
         return parameters_to_vector(torch.autograd.grad(loss, list(self.model.parameters())))
 
 
@@ -133,30 +134,19 @@ def _by_all_reduce(
 
     Rank 0 adds zeros, and watches.
     """
-    one, worker = backend(settings["backend"]), gradient.worker
+    replicas, watches = over(settings["backend"], settings["algorithm"]), gradient.worker < 0
     began, trained = time.monotonic(), TrainingRun([], [parameters.clone()])
     for step in range(settings["steps"]):
-        total = (torch.zeros_like(parameters) if worker < 0 else gradient(parameters, step)).to(
-            gradient.device
-        )
-        call = Call(
-            ALL_REDUCE,
-            total,
-            total,
-            dist.ReduceOp.SUM,
-            group=one.group(),
-            algorithm=settings["algorithm"],
-        )
-        one.perform(call)
-        one.flush()
+        own = torch.zeros_like(parameters) if watches else gradient(parameters, step)
+        total = own.to(replicas.device)
+        replicas.sum(total)
         parameters.add_(total.cpu(), alpha=-settings["rate"])
-        if worker < 0:
+        if watches:
             now = time.monotonic() - began
-            trained.updates.extend(
-                Update(each, step, now, 0, 0) for each in range(settings["workers"])
-            )
+            for worker in range(settings["workers"]):
+                trained.updates.append(Update(worker, step, now, 0, 0))
             trained.snapshots.append(parameters.clone())
-    return trained if dist.get_rank() == SERVER else None
+    return trained if watches else None
 
 
 def _row(trained: TrainingRun, learned: Samples, tested: Samples) -> Row:

@@ -28,8 +28,8 @@ from collectives.launch import RankError, launch, links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives_book.data_parallel.ranks import ONE_PROCESS, RATES
-from collectives_book.data_parallel.training import Training
 from collectives_book.experiment import Algorithm, Distinct, Name, RankExperiment, Some
+from collectives_book.training.step import Training
 
 JOINING = tuple(name for name in BACKENDS if backend(name).joins_group)
 KILLED = "killed"  # in place of what starts ranks

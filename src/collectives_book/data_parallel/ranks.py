@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -16,20 +14,11 @@ from collectives.backends import backend
 from collectives.bench.report import gathered, report_rows
 from collectives.bench.settings import Row
 from collectives.statistics import interval_us, microseconds
-from collectives_book.data_parallel.training import (
-    Replicas,
-    State,
-    Step,
-    Training,
-    alone,
-    joined,
-    step,
-    train,
-)
 from collectives_book.digits import Samples, accuracy, digits
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from collectives_book.training.clock import slowest, timed
+from collectives_book.training.replicas import Replicas, alone, over
+from collectives_book.training.step import State, Step, Training, step
+from collectives_book.training.train import train
 
 # Cases that no back end joins: the same training in one process, and batch sizes with their
 # learning rates.
@@ -74,34 +63,22 @@ def replicated(
     """A replica on every rank, joined by this back end."""
     steps: list[float] = []
     sums: list[float] = []
-    replicas, take_step, optimize = joined(name, algorithm)
-    summing = replicas._replace(sum=timed(replicas.sum, sums))
-    die = settings.get("killed_at")
-    acting = timed(with_injected_kill(take_step, die, report) if die else take_step, steps)
+    replicas = over(name, algorithm)
+    take_step: Step = step
+    if die := settings.get("killed_at"):
+        take_step = with_injected_kill(step, die, report)
     state = train(
         training,
-        summing,
-        acting,
-        optimize=optimize,
+        replicas._replace(sum=timed(replicas.sum, sums)),
+        timed(take_step, steps),
         file=settings.get("file"),
         every=settings.get("every", 1),
     )
     row = summary(algorithm, training, state, slowest(steps))
-    if sums and replicas.device.type == "cpu":  # on a GPU a call returns before it is done
+    # On a GPU a call returns before it is done, and a library's own optimizer sums elsewhere.
+    if sums and replicas.device.type == "cpu" and replicas.wrap is None:
         row["reduce_us"] = interval_us(slowest(sums)[WARMUPS:])["median_us"]
     return row | {"backend": name, "ranks": replicas.ranks, "where": settings["where"]}
-
-
-def timed(act: Callable[P, T], seconds: list[float]) -> Callable[P, T]:
-    """The same function, which adds how long each call took to a list."""
-
-    def one(*given: P.args, **named: P.kwargs) -> T:
-        start = time.perf_counter()
-        result = act(*given, **named)
-        seconds.append(time.perf_counter() - start)
-        return result
-
-    return one
 
 
 def with_injected_kill(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
@@ -118,13 +95,6 @@ def with_injected_kill(take_step: Step, at: int, report: Callable[[Row], None]) 
         return take_step(state, batch, replicas)
 
     return one
-
-
-def slowest(seconds: list[float]) -> list[float]:
-    """Return the seconds of the slowest rank in every step."""
-    times = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(times, op=dist.ReduceOp.MAX)
-    return [float(each) for each in times]
 
 
 def summary(algorithm: str, training: Training, state: State, seconds: list[float]) -> Row:

@@ -14,10 +14,12 @@ from collectives.algorithms import build
 from collectives.backends import backend
 from collectives.core.schedule import cut
 from collectives.core.traffic import traffic
-from collectives.engine.call import Call, Performed
-from collectives_book.model_parallel.pipeline import now
+from collectives.engine.call import Performed
 from collectives_book.model_parallel.tensor_parallel import AllReduce, Block, block
 from collectives_book.model_parallel.volume import ELEMENT, HIDDEN
+from collectives_book.training.clock import now
+from collectives_book.training.replicas import all_reduce as all_reduce_of
+from collectives_book.training.replicas import sum_in_one_buffer
 
 Tensors = list[torch.Tensor]
 
@@ -29,19 +31,17 @@ class MeteredAllReduce:
     """
 
     def __init__(self, name: str, algorithm: str) -> None:
-        self.backend, self.algorithm = backend(name), algorithm
+        self.backend = backend(name)
+        self.sum = all_reduce_of(self.backend, algorithm)
         self.calls: list[tuple[Performed, int]] = []  # what was performed, and on how many elements
         self.seconds = 0.0
 
     def __call__(self, x: torch.Tensor) -> None:
         """Sum over all ranks, in place."""
         began = now()
-        group = self.backend.group()
-        did = self.backend.perform(
-            Call("all_reduce", x, x, dist.ReduceOp.SUM, None, group, self.algorithm)
-        )
+        performed = self.sum(x)
         self.seconds += now() - began
-        self.calls.append((did, x.numel()))
+        self.calls.append((performed, x.numel()))
 
     def bytes_sent(self, p: int) -> float | None:
         """Return the bytes that a rank has sent, averaged over the ranks: counted in the performed schedules.
@@ -103,7 +103,7 @@ def data_step(
     edges = cut(len(x), dist.get_world_size()).tolist()
     own = slice(edges[dist.get_rank()], edges[dist.get_rank() + 1])
     share = loss(through(x[own], whole), target[own], target.numel())
-    return [_summed(each, all_reduce) for each in _gradients(share, whole)]
+    return [sum_in_one_buffer(own, all_reduce) for own in _gradients(share, whole)]
 
 
 def tensor_step(
@@ -120,13 +120,6 @@ def tensor_step(
 def _gradients(error: torch.Tensor, weights: Sequence[Sequence[torch.Tensor]]) -> list[Tensors]:
     found = iter(torch.autograd.grad(error, list(chain(*weights))))
     return [list(islice(found, len(each))) for each in weights]
-
-
-def _summed(own: Tensors, all_reduce: AllReduce) -> Tensors:
-    flat = torch.cat([gradient.reshape(-1) for gradient in own])
-    all_reduce(flat)
-    pieces = torch.split(flat, [gradient.numel() for gradient in own])
-    return [piece.view_as(gradient) for piece, gradient in zip(pieces, own, strict=True)]
 
 
 def gradients(part: Block) -> Tensors:

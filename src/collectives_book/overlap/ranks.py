@@ -9,7 +9,6 @@ all-reduce ends when the last of them is ready.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from collectives.simulator.overlap import REDUCE, Activity, computing
 from collectives.statistics import interval_us, microseconds
 from collectives_book.overlap.hooks import NOTHING, Hook, RecordingHook, hook_of
 from collectives_book.overlap.layers import Stack
+from collectives_book.training.clock import means, now
 
 # DistributedDataParallel's first step may have other buckets: then it makes them anew, in the order
 # of the gradients.
@@ -76,17 +76,14 @@ class Trial:
         self.recorded.use(name)
         self.ddp.zero_grad()
         dist.barrier()
-        sent, begin = sent_bytes(), time.monotonic()
+        sent_before, begin = sent_bytes(), now()
         self._compute()
-        seconds, sent = time.monotonic() - begin, sent_bytes() - sent
-        return TrainingStep(
-            seconds, sent, 0 if name == NOTHING else self._wrong(), self._spans(begin)
-        )
+        seconds, sent = now() - begin, sent_bytes() - sent_before
+        wrong = 0 if name == NOTHING else self._wrong()
+        return TrainingStep(seconds, sent, wrong, self._spans(begin))
 
     def _compute(self) -> None:
         self.ddp(self.batch.detach().requires_grad_()).sum().backward()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def _average(self) -> list[torch.Tensor]:
         """The gradients of each layer, averaged by torch after a step without communication."""
@@ -148,10 +145,10 @@ class Trial:
             if nth:
                 counted[order[nth - 1]].append(self._counted())
         seconds = {
-            name: _means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names
+            name: means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names
         }
         return [
-            self._row(name, steps[name], seconds, _means(counted[name][WARMUPS:]))
+            self._row(name, steps[name], seconds, means(counted[name][WARMUPS:]))
             for name in names[1:]
         ]
 
@@ -171,7 +168,7 @@ class Trial:
         ]
         wrong = torch.tensor(sum(step.wrong for step in steps))
         dist.all_reduce(wrong)
-        sent = _means([float(step.sent) for step in steps[WARMUPS:]])
+        sent = means([float(step.sent) for step in steps[WARMUPS:]])
         spans = [span for rank in gathered(steps[-1].spans) for span in rank]
         return (
             {
@@ -214,11 +211,3 @@ def _parallel(
 def _different(found: torch.Tensor, right: torch.Tensor) -> int:
     close = torch.isclose(found, right, rtol=0.0, atol=TOLERANCE * float(right.abs().max()))
     return int((~close).sum())
-
-
-def _means(mine: list[float]) -> list[float]:
-    """Each value's mean over the ranks."""
-    values = torch.tensor(mine, dtype=torch.float64)
-    dist.all_reduce(values)
-    means: list[float] = (values / dist.get_world_size()).tolist()
-    return means
