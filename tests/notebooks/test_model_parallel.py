@@ -52,6 +52,16 @@ def test_divided_models_equal_one_process_bit_for_bit(
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("p", each([2, 4], few=[2]))
+def test_torch_s_own_pipelining_has_our_order_over_gloo_and_over_our_back_end(
+    p: int, on_ranks: Callable[..., Any]
+) -> None:
+    events = on_ranks("torch's pipeline", p, 60)
+    assert [event["case"] for event in events if not event["ok"]] == []
+    assert len(events) == 8
+
+
+@pytest.mark.integration
 def test_a_stage_that_goes_away_ends_the_others(on_ranks: Callable[..., Any]) -> None:
     with pytest.raises(RankError, match=r"rank \d of 2 .*(ended|timed out)"):
         on_ranks("silent", 2, 2)

@@ -13,13 +13,16 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import collectives
+import collectives.torch_backend  # torch's groups by the name "collectives"
 from collectives.backends.torch_native import GLOO
 from collectives.core.schedule import cut
 from collectives.engine.call import Call
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline import SCHEDULES, Action
+from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, Action, kept
 from collectives_book.model_parallel.split_steps import gradients, through
 from collectives_book.model_parallel.tensor_parallel import (
     AllReduce,
@@ -38,7 +41,13 @@ WIDTH, BATCH = 3, 7
 
 def run(settings: Event, report: Callable[[Event], None]) -> None:
     torch.set_num_threads(1)
-    checks = list({"tensor": tensor, "pipeline": pipelines, "silent": silent}[settings["what"]]())
+    kinds = {
+        "tensor": tensor,
+        "pipeline": pipelines,
+        "torch's pipeline": torchs_pipelines,
+        "silent": silent,
+    }
+    checks = list(kinds[settings["what"]]())
     everywhere = torch.tensor([int(ok) for _, ok in checks])
     # An equality has to hold on every rank; a fault is seen where one rank sees it.
     least, most = everywhere.clone(), everywhere.clone()
@@ -236,6 +245,69 @@ def expected_bytes() -> int:
     """All activations to the next stage, and as many gradients to the one before."""
     stage, stages = dist.get_rank(), dist.get_world_size()
     return X.nbytes * ((stage > 0) + (stage < stages - 1))
+
+
+class Layers(nn.Module):
+    """A block as torch's pipeline takes it."""
+
+    def __init__(self, own: Block) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(own)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return through(x, [Block(*self.weights)])
+
+
+class WatchedStage(PipelineStage):
+    """A stage of torch's that keeps the order of its passes, and how many micro-batches it has kept at most."""
+
+    def __init__(self, own: Block, group: dist.ProcessGroup) -> None:
+        place = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+        super().__init__(Layers(own), *place, group=group)
+        self.passes: list[Action] = []
+        self.kept = 0
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **named: Any) -> Any:
+        self.passes.append(Action(FORWARD, fwd_chunk_id))
+        y = super().forward_one_chunk(fwd_chunk_id, *given, **named)
+        self.kept = max(self.kept, len(self.fwd_cache))
+        return y
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> Any:
+        self.passes.append(Action(BACKWARD, bwd_chunk_id))
+        return super().backward_one_chunk(bwd_chunk_id, *given, **named)
+
+
+def torchs_pipelines() -> Iterator[Check]:
+    """torch.distributed.pipelining passes in our order, keeps what ours keeps, and has one process's gradients.
+
+    Its micro-batches are of one size, and its 1F1B has as many of them as stages, or more.
+    """
+    stages = dist.get_world_size()
+    for library in ("gloo", "collectives"):
+        group = dist.new_group(backend=library)
+        assert isinstance(group, dist.ProcessGroup)
+        for name, schedule in (("gpipe", ScheduleGPipe), ("1f1b", Schedule1F1B)):
+            for count in (stages, 2 * stages):
+                case = f"{name} over {library}, {count} micro-batches"
+                yield case, torchs_step(name, schedule, count, group)
+
+
+def torchs_step(name: str, schedule: Any, count: int, group: dist.ProcessGroup) -> bool:
+    stage, stages = dist.get_rank(), dist.get_world_size()
+    x, target = integers(2 * count, WIDTH, seed=92), integers(2 * count, WIDTH, seed=93)
+    blocks = [shard(weights(5, 10 * nth), 0, 1) for nth in range(stages)]
+    loss(through(x, blocks), target).backward()
+    watched = WatchedStage(shard(weights(5, 10 * stage), 0, 1), group)
+    pipe = schedule(watched, count, loss_fn=loss, scale_grads=False)
+    pipe.step(*([x] if stage == 0 else []), target=target if stage == stages - 1 else None)
+    pairs = zip(watched.submod.weights, blocks[stage], strict=True)
+    order = SCHEDULES[name](stage, stages, count)
+    return (
+        watched.passes == order
+        and watched.kept == kept(order)
+        and all(torch.equal(own.grad, whole.grad) for own, whole in pairs)
+    )
 
 
 def silent() -> Iterator[Check]:

@@ -22,7 +22,7 @@ from collectives.core.schedule import cut
 from collectives.launch.where import parse_where
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, bubble, kept, now
+from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, bubble, kept
 from collectives_book.model_parallel.split_steps import (
     MeteredAllReduce,
     Tensors,
@@ -36,6 +36,7 @@ from collectives_book.model_parallel.split_steps import (
     through,
 )
 from collectives_book.model_parallel.tensor_parallel import Block, shard
+from collectives_book.training.clock import now
 
 WARMUPS = 1
 # A backward pass has two products, for the gradients of inputs and of weights, where the forward
