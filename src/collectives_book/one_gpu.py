@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
-from collectives.algorithms import build
+from collectives.algorithms import Mark, build
 from collectives.figures.style import Picture, mark
 from collectives.launch import links
 from collectives.machine import machine
@@ -23,6 +23,7 @@ from collectives.simulator.simulation import simulate
 from collectives.units import format_bytes
 from collectives_book import nccl_formulas as nccl
 from collectives_book.figures import kit
+from collectives_book.figures.charts import Curves, Panels
 from collectives_book.figures.kit import Rows
 from collectives_book.figures.statements import us
 
@@ -221,23 +222,20 @@ def times(rows: Rows) -> Picture:
     """
     if rows.empty:
         return kit.nothing()
-    panels = {
-        "lines: our ring and two trees": simulated_us,
-        "lines: cut as NCCL cuts them": as_nccl_cuts_us,
-    }
-    drawn = pd.concat(
-        [lines(rows, by).assign(panel=name) for name, by in panels.items()], ignore_index=True
-    )
+    ours = lines(rows, simulated_us).assign(panel="lines: our ring and two trees")
+    theirs = lines(rows, as_nccl_cuts_us).assign(panel="lines: cut as NCCL cuts them")
+    drawn = pd.concat([ours, theirs], ignore_index=True)
     about = (
         f"NCCL's all-reduce on {rows.ranks.iloc[0]} emulated hosts that share a GPU, time by buffer"
     )
-    look: dict[str, Any] = {
-        "interval": ("low_us", "high_us"),
-        "simulated": "simulated_us",
-        "facet": "panel",
-    }
-    look |= {"looks": lambda name: mark(OURS[name]), "height": 5.8}
-    return kit.curves(drawn, "bytes", "median_us", "algorithm", (kit.BYTES, kit.US), about, **look)
+    axes, panels = (kit.BYTES, kit.US), Panels("panel")
+    chart = Curves(drawn, "bytes", "median_us", "algorithm", axes, _look, panels)
+    chart.simulated("simulated_us").points(("low_us", "high_us"))
+    return chart.picture(about, height=5.8)
+
+
+def _look(algorithm: str) -> Mark:
+    return mark(OURS[algorithm])
 
 
 def lines(rows: Rows, by: Callable[..., float]) -> Rows:

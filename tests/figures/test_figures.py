@@ -17,6 +17,9 @@ from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import side_by_side, space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
 from collectives_book.figures import kit, measured
+from collectives_book.figures.charts import Curves, Dots, Panels
+from collectives_book.figures.fields import fields
+from collectives_book.figures.lanes import lanes
 from places import ROOT
 
 # An interval without width, as one repetition has it, and its ends off by the last bit.
@@ -28,6 +31,7 @@ ROWS = pd.DataFrame(
     ],
     columns=["algorithm", "bytes", "us", "low", "high"],
 )
+AXES = kit.BYTES, kit.US
 WINNERS = pd.DataFrame(
     [("ring", 2, 4, "here"), ("tree", 2, 8, "here"), ("", 4, 4, "here"), ("ring", 4, 8, "here")],
     columns=["winner", "ranks", "bytes", "on"],
@@ -68,32 +72,27 @@ PICTURES = {
         "in both: 1, 2, 3.",
     ),
     "curves": (
-        lambda: kit.curves(
-            ROWS,
-            "bytes",
-            "us",
-            "algorithm",
-            (kit.BYTES, kit.US),
-            "Time",
-            interval=("low", "high"),
-            facet="algorithm",
+        lambda: (
+            Curves(ROWS, "bytes", "us", "algorithm", AXES, panels=Panels("algorithm"))
+            .points(("low", "high"))
+            .picture("Time")
         ),
         "2 ms at 1 MiB",
     ),
     "dots": (
-        lambda: kit.dots(
-            ROWS, "us", "bytes", kit.US, "Time", by="algorithm", interval=("low", "high")
+        lambda: (
+            Dots(ROWS, "us", "bytes", kit.US, "algorithm").points(("low", "high")).picture("Time")
         ),
         "1048576, ring 2 ms",
     ),
     "fields": (
-        lambda: kit.fields(
+        lambda: fields(
             WINNERS, "bytes", "ranks", "winner", (kit.BYTES, kit.RANKS), "Who wins", facet="on"
         ),
         "here: ring in 2 of 4",
     ),
     "lanes": (
-        lambda: kit.lanes(
+        lambda: lanes(
             SPANS, kit.SECONDS, "A timeline", {"sends": "#4269d0", "waits": "faint"}, facet="run"
         ),
         "one",
@@ -124,11 +123,9 @@ def test_a_picture_is_reproducible_has_two_themes_and_says_what_it_shows(name: s
 
 def test_no_rows_are_no_figure_but_a_sentence() -> None:
     none = ROWS[:0]
-    assert (
-        kit.curves(none, "bytes", "us", "algorithm", (kit.BYTES, kit.US), "Time").alt
-        == kit.nothing().alt
-    )
-    assert kit.dots(none, "us", "bytes", kit.US, "Time").alt == kit.nothing().alt
+    curves = Curves(none, "bytes", "us", "algorithm", AXES).points(("low", "high"))
+    assert curves.picture("Time").alt == kit.nothing().alt
+    assert Dots(none, "us", "bytes", kit.US).points().picture("Time").alt == kit.nothing().alt
 
 
 def test_a_walk_counts_chunks_from_0() -> None:

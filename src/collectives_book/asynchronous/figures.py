@@ -15,6 +15,7 @@ from collectives.figures.style import Picture, Theme
 from collectives.statistics import median_interval
 from collectives.units import duration
 from collectives_book.figures import kit, statements
+from collectives_book.figures.charts import Curves, Dots, Panels
 from collectives_book.figures.statements import Row, Rows
 
 LOOKS = {
@@ -75,19 +76,13 @@ def rates(rows: Rows, predicted: Mapping[tuple[str, str], float]) -> Picture:
     table = by_mode(rows)
     said = [predicted.get((row.slow, row.mode), np.nan) for row in table.itertuples()]
     names = [name(row.mode, row.bound) for row in table.itertuples()]
-    return kit.dots(
-        table.assign(
-            who=[slowness(row) for row in table.itertuples()], called=names, predicted=said
-        ),
-        "rate",
-        "who",
-        kit.Axis("updates per second", "{:,.3g}".format),
-        f"Updates per second of {table.workers.iloc[0]} workers",
-        by="called",
-        interval=("low", "high"),
-        predicted="predicted" if predicted else None,
-        looks=look,
-    )
+    who = [slowness(row) for row in table.itertuples()]
+    table = table.assign(who=who, called=names, predicted=said)
+    axis = kit.Axis("updates per second", "{:,.3g}".format)
+    chart = Dots(table, "rate", "who", axis, "called", look).points(("low", "high"))
+    if predicted:
+        chart.predicted("predicted")
+    return chart.picture(f"Updates per second of {table.workers.iloc[0]} workers")
 
 
 def staleness(rows: Rows) -> Picture:
@@ -138,21 +133,13 @@ def loss(rows: Rows) -> Picture:
     done = [np.arange(len(row.losses)) * row.workers for row in rows.itertuples()]
     runs = rows.assign(called=names, run=range(len(rows)))
     against = {"updates": runs.assign(x=done), "seconds": runs.assign(x=rows["at"])}
-    table = pd.concat([each.assign(against=f"against {of}") for of, each in against.items()])
-    return kit.curves(
-        table.explode(["x", "losses"], ignore_index=True).astype({"x": float, "losses": float}),
-        "x",
-        "losses",
-        "called",
-        (kit.Axis(""), kit.Axis("loss of all samples")),
-        "Loss of each run",
-        measured=False,
-        looks=look,
-        facet="against",
-        columns=2,
-        group="run",
-        is_x_shared=False,
-    )
+    table = pd.concat([part.assign(against=f"against {what}") for what, part in against.items()])
+    table = table.explode(["x", "losses"], ignore_index=True)
+    table = table.astype({"x": float, "losses": float})
+    axes = kit.Axis(""), kit.Axis("loss of all samples")
+    panels = Panels("against", columns=2, is_x_shared=False)
+    chart = Curves(table, "x", "losses", "called", axes, look, panels)
+    return chart.lines(group="run").picture("Loss of each run")
 
 
 def outcome(rows: Rows) -> Rows:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from collectives.algorithms import BLUE, NEUTRAL, VERMILION, Mark
 from collectives.figures.style import Picture, Theme
 from collectives_book.figures import kit, measured
+from collectives_book.figures.charts import Curves, Dots
 from collectives_book.figures.statements import Rows
 
 ALONE = "one process"
@@ -73,20 +74,14 @@ def losses(rows: Rows) -> Picture:
         for row in series
     }
     steps = np.arange(len(alone.losses))
-    parts = [
-        pd.DataFrame({"step": steps + 1, "loss": row.losses, ALONE: alone.losses, "series": name})[
-            nth :: len(series)
-        ]
-        for nth, (name, row) in enumerate(zip(looks, series, strict=True))
-    ]
-    return kit.curves(
-        pd.concat(parts, ignore_index=True),
-        *("step", "loss", "series", STEPS, f"Loss of a batch of {alone.batch} by step"),
-        bound=ALONE,
-        bounded=ALONE,
-        joined=False,
-        looks=looks.__getitem__,
-    )
+    parts = []
+    for nth, (name, row) in enumerate(zip(looks, series, strict=True)):
+        columns = {"step": steps + 1, "loss": row.losses, ALONE: alone.losses, "series": name}
+        parts.append(pd.DataFrame(columns)[nth :: len(series)])
+    table = pd.concat(parts, ignore_index=True)
+    chart = Curves(table, "step", "loss", "series", STEPS, looks.__getitem__)
+    chart.points(joined=False).bound(ALONE, ALONE)
+    return chart.picture(f"Loss of a batch of {alone.batch} by step")
 
 
 def times(rows: Rows) -> Picture:
@@ -99,54 +94,36 @@ def times(rows: Rows) -> Picture:
     found = found.assign(
         predicted=predicted.astype(float), name=[name_of(row) for row in found.itertuples()]
     )
-    looks = {row.name: measured.look(row.backend, row.algorithm) for row in found.itertuples()} | {
-        ALONE: NEUTRAL
-    }
-    return kit.dots(
-        found,
-        *(
-            "median_us",
-            "name",
-            kit.US._replace(name="time of a step"),
-            "Median time of a training step",
-        ),
-        interval=("low_us", "high_us"),
-        predicted="predicted" if found.predicted.notna().any() else None,
-        looks=looks.__getitem__,
-    )
+    looks = {ALONE: NEUTRAL}
+    for row in found[found.name != ALONE].itertuples():
+        looks[row.name] = measured.look(row.backend, row.algorithm)
+    axis = kit.US._replace(name="time of a step")
+    chart = Dots(found, "median_us", "name", axis, looks=looks.__getitem__)
+    chart.points(("low_us", "high_us"))
+    if found.predicted.notna().any():
+        chart.predicted("predicted")
+    return chart.picture("Median time of a training step")
 
 
 def resumed(rows: Rows) -> Picture:
     """Return the losses around a killed rank: of the training that resumed, and as dashes of an undisturbed one."""
     row, whole = pair(rows)
     kept, died = int(row.resumed_after), int(row.killed_at)
-    until = pd.DataFrame(
-        {
-            "series": "until it was killed",
-            "loss": row.before,
-            "undisturbed": whole.losses[: len(row.before)],
-        }
-    )
-    after = pd.DataFrame({"series": "resumed", "loss": row.losses, "undisturbed": whole.losses})[
-        kept:
-    ]
+    undisturbed = whole.losses[: len(row.before)]
+    columns = {"series": "until it was killed", "loss": row.before, "undisturbed": undisturbed}
+    until = pd.DataFrame(columns)
+    columns = {"series": "resumed", "loss": row.losses, "undisturbed": whole.losses}
+    after = pd.DataFrame(columns)[kept:]
     looks = {"until it was killed": measured.look(row.backend, row.algorithm), "resumed": VERMILION}
 
     def killed(panels: Sequence[Axes], theme: Theme) -> None:
         panels[0].axvline(died, color=theme.ink, lw=0.9, ls=":")
 
-    table = (
-        pd.concat([until, after]).assign(step=lambda each: each.index + 1).reset_index(drop=True)
-    )
+    table = pd.concat([until, after])
+    table = table.assign(step=table.index + 1).reset_index(drop=True)
     about = f"Losses around a rank that is killed in step {died}; the training resumes after step {kept}"
-    return kit.curves(
-        table,
-        *("step", "loss", "series", STEPS, about),
-        bound="undisturbed",
-        bounded="undisturbed",
-        looks=looks.__getitem__,
-        then=killed,
-    )
+    chart = Curves(table, "step", "loss", "series", STEPS, looks.__getitem__)
+    return chart.points().bound("undisturbed", "undisturbed").picture(about, then=killed)
 
 
 def by_rule(rows: Rows) -> Rows:
@@ -162,15 +139,11 @@ def by_rule(rows: Rows) -> Rows:
 def rates(rows: Rows) -> Picture:
     """Return the accuracy after the same number of epochs against the size of the batch, by both rules."""
     table = by_rule(rows)
+    table = table.assign(rule=table.rule.map(RULES))
     looks: dict[str, Mark] = dict(zip(RULES.values(), (BLUE, VERMILION), strict=True))
-    return kit.curves(
-        table.assign(rule=table.rule.map(RULES)),
-        *("batch", "accuracy", "rule"),
-        (
-            kit.Axis("samples of a batch", "{:g}".format, 2),
-            kit.Axis("digits read right", "{:.0%}".format),
-        ),
-        "Share of unseen digits that are read right, against the samples of a batch",
-        interval=("low", "high"),
-        looks=looks.__getitem__,
+    batch = kit.Axis("samples of a batch", "{:g}".format, 2)
+    share = kit.Axis("digits read right", "{:.0%}".format)
+    chart = Curves(table, "batch", "accuracy", "rule", (batch, share), looks.__getitem__)
+    return chart.points(("low", "high")).picture(
+        "Share of unseen digits that are read right, against the samples of a batch"
     )

@@ -1,6 +1,6 @@
 """Measured rows: names, looks, figures and tables of them, their record in a line, and libraries beside auto."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +16,7 @@ from collectives.launch.where import parse_where
 from collectives.units import format_bytes, parse_bytes
 from collectives_book import computed
 from collectives_book.figures import kit, statements
+from collectives_book.figures.charts import Curves, Panels
 from collectives_book.figures.statements import Rows
 
 # Columns of whole numbers, which pandas reads as floats where another part of a table has none.
@@ -37,6 +38,9 @@ COUNTS = (
 
 # More series than these cannot be told apart in a figure.
 MOST_SERIES = 10
+
+AXES = {"bytes": kit.BYTES, "ranks": kit.RANKS}
+NONE = pd.Series(dtype=float)  # in place of a column that rows do not have
 
 
 def label(backend: str, algorithm: str) -> str:
@@ -68,25 +72,31 @@ def names(rows: Rows) -> list[str]:
     return [label(*pair) for pair in zip(rows.backend, asked(rows), strict=True)]
 
 
-def times(rows: Rows, along: str = "bytes", **more: Any) -> Picture:
+def times(
+    rows: Rows, along: str = "bytes", panels: Panels | None = None, height: float = 3.8
+) -> Picture:
     """Return the figure of each series' median time, by the size of the buffer or by the number of ranks.
 
-    Simulated times and bounds are drawn where rows have them. ``more`` are arguments of
-    `kit.curves`.
+    Simulated times and bounds are drawn where rows have them.
     """
     if rows.empty:
         return kit.nothing()
-    computed = {
-        name: rows[f"{name}_us"].astype(float)
-        for name in ("simulated", "bound")
-        if f"{name}_us" in rows
-    }
-    values = rows.assign(y=rows.median_us, low=rows.low_us, high=rows.high_us, **computed)
-    return _curves(values, along, kit.US, "time", **more)
+    values = rows.assign(y=rows.median_us, low=rows.low_us, high=rows.high_us)
+    for name in ("simulated", "bound"):
+        if f"{name}_us" in rows:
+            values[name] = rows[f"{name}_us"].astype(float)
+    chart, caption = _chart(values, (along, kit.US), panels)
+    about = _about(rows, "time", along)
+    return replace(_with_others(chart, "lower bound").picture(about, height), caption=caption)
 
 
-def bandwidths(rows: Rows, unit: str = "GB/s", **more: Any) -> Picture:
-    """Return the figure of each series' bus bandwidth by the size of the buffer, in GB/s or MB/s, as `times` has it."""
+def bandwidths(
+    rows: Rows, unit: str = "GB/s", looks: Callable[[str], Mark] | None = None
+) -> Picture:
+    """Return the figure of each series' bus bandwidth by the size of the buffer, in GB/s or MB/s, as `times` has it.
+
+    ``looks`` is the look of a series where it is not `look`.
+    """
     if rows.empty:
         return kit.nothing()
     moved = rows.busbw * rows.median_us * {"GB/s": 1, "MB/s": 1e3}[unit]
@@ -97,41 +107,55 @@ def bandwidths(rows: Rows, unit: str = "GB/s", **more: Any) -> Picture:
         "simulated": "simulated_us",
         "bound": "bound_us",
     }
-    known = {name: rows[column].astype(float) for name, column in columns.items() if column in rows}
-    values = rows.assign(**{name: moved / us for name, us in known.items()})
+    values = rows.copy()
+    for name, column in columns.items():
+        if column in rows:
+            values[name] = moved / rows[column].astype(float)
     axis = kit.Axis("bus bandwidth", f"{{:.3g}} {unit}".format)
-    return _curves(values, "bytes", axis, unit, **{"bounded": "bound"} | more)
+    chart, caption = _chart(values, ("bytes", axis), looks=looks)
+    about = _about(rows, unit, "bytes")
+    return replace(_with_others(chart, "bound").picture(about), caption=caption)
 
 
 def collectives(rows: Rows) -> Picture:
     """Return `times` of several collectives, a small panel for each, all to one scale."""
     lines = -(-rows.collective.nunique() // 2)
-    return times(rows, facet="collective", title=_plain, columns=2, height=1.2 + 1.8 * lines)
+    panels = Panels("collective", _plain, columns=2)
+    return times(rows, panels=panels, height=1.2 + 1.8 * lines)
 
 
-def _curves(rows: Rows, along: str, axis: kit.Axis, what: str, **more: Any) -> Picture:
+def _chart(
+    rows: Rows,
+    axes: tuple[str, kit.Axis],
+    panels: Panels | None = None,
+    looks: Callable[[str], Mark] | None = None,
+) -> tuple[Curves, str]:
+    """Return a chart of the series that are fastest anywhere, and a caption that names the others."""
     rows = rows.reset_index(drop=True).assign(series=names(rows), asked=asked(rows))
-    best = (
-        rows.groupby(["collective", "ranks", "bytes"])
-        .median_us.rank()
-        .groupby(rows.series, sort=False)
-        .min()
-    )
+    ranks_at_points = rows.groupby(["collective", "ranks", "bytes"]).median_us.rank()
+    best = ranks_at_points.groupby(rows.series, sort=False).min()
     left = [*best.sort_values(kind="stable").index[MOST_SERIES:]]
-    looks = {row.series: look(row.backend, row.asked) for row in rows.itertuples()}
-    by = {"bytes": kit.BYTES, "ranks": kit.RANKS}[along]
-    of = ", ".join(map(_plain, dict.fromkeys(rows.collective)))
-    about = f"{of} on {statements.span(rows.ranks, '{:.0f}'.format)} ranks, {what} by {by.name}"
-    own: dict[str, Any] = {"interval": ("low", "high"), "looks": looks.__getitem__}
-    own |= {
-        name: name for name in ("simulated", "bound") if name in rows and rows[name].notna().any()
-    }
-    drawn = kit.curves(
-        rows[~rows.series.isin(left)], along, "y", "series", (by, axis), about, **own | more
-    )
-    return replace(
-        drawn, caption=f"Not drawn, because others are faster: {', '.join(left)}." if left else ""
-    )
+    own = {row.series: look(row.backend, row.asked) for row in rows.itertuples()}
+    along, axis = axes
+    both = AXES[along], axis
+    shown = rows[~rows.series.isin(left)]
+    chart = Curves(shown, along, "y", "series", both, looks or own.__getitem__, panels)
+    return chart, f"Not drawn, because others are faster: {', '.join(left)}." if left else ""
+
+
+def _with_others(chart: Curves, bound: str) -> Curves:
+    """Add what was measured, and beside it simulated values and bounds where rows have them."""
+    known = [name for name in ("simulated", "bound") if chart.rows.get(name, NONE).notna().any()]
+    if "simulated" in known:
+        chart.simulated("simulated")
+    chart.points(("low", "high"))
+    return chart.bound("bound", bound) if "bound" in known else chart
+
+
+def _about(rows: Rows, what: str, along: str) -> str:
+    collectives = ", ".join(map(_plain, dict.fromkeys(rows.collective)))
+    ranks = statements.span(rows.ranks, "{:.0f}".format)
+    return f"{collectives} on {ranks} ranks, {what} by {AXES[along].name}"
 
 
 def table(rows: Rows, lines: str = "bytes") -> Rows:

@@ -7,6 +7,7 @@ import pandas as pd
 from collectives.algorithms import NEUTRAL, Mark
 from collectives.figures.style import MARKS, Picture, mark
 from collectives_book.figures import kit
+from collectives_book.figures.charts import Curves
 
 
 def model_time(
@@ -19,36 +20,18 @@ def model_time(
 
     Nothing goes below ``bound``, thin dashes. All axes are logarithmic.
     """
-    rows = pd.DataFrame(
-        {
-            "at": x,
-            "seconds": seconds,
-            "algorithm": name,
-            "bound": None if bound is None else bound[nth],
-        }
-        for name, column in curves.items()
-        for nth, (x, seconds) in enumerate(zip(at, column, strict=True))
-    )
-    axes = (
-        kit.RANKS if over == "ranks" else kit.BYTES,
-        kit.SECONDS._replace(name="time by the model"),
-    )
-    about, dashes = (
-        f"Time by {over}, by the model and not measured",
-        "bound" if bound is not None else None,
-    )
-    return kit.curves(
-        rows,
-        "at",
-        "seconds",
-        "algorithm",
-        axes,
-        about,
-        measured=False,
-        bound=dashes,
-        looks=_look,
-        height=3.6,
-    )
+    columns = {"at": at, "bound": bound}
+    tables = [
+        pd.DataFrame(columns | {"seconds": seconds, "algorithm": name})
+        for name, seconds in curves.items()
+    ]
+    across = kit.RANKS if over == "ranks" else kit.BYTES
+    axes = across, kit.SECONDS._replace(name="time by the model")
+    rows = pd.concat(tables, ignore_index=True)
+    chart = Curves(rows, "at", "seconds", "algorithm", axes, _look).lines()
+    if bound is not None:
+        chart.bound("bound")
+    return chart.picture(f"Time by {over}, by the model and not measured", height=3.6)
 
 
 def _look(name: str) -> Mark:

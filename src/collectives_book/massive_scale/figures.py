@@ -5,7 +5,7 @@ Nothing here is measured by us.
 Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,8 @@ from collectives.algorithms import Mark
 from collectives.figures.style import Picture, Theme, mark
 from collectives.units import format_bytes
 from collectives_book.figures import kit
+from collectives_book.figures.charts import Curves
+from collectives_book.figures.fields import fields
 from collectives_book.figures.kit import Rows
 from collectives_book.massive_scale import published
 
@@ -40,19 +42,30 @@ def _against_gpus(
     points: Callable[[str], Mapping[int, float]],
 ) -> Picture:
     size, machine = rows.bytes.iloc[0], rows.machine.iloc[0]
-    names = [*dict.fromkeys(rows.algorithm)] if (machine, size) == ("summit", nbytes) else []
-    seen = [(name, gpus, value) for name in names for gpus, value in points(name).items()]
+    seen = _published(rows.algorithm.unique(), points, column)
     about = f"Simulated all-reduce of {format_bytes(size)} on {machine}, {axis.name} by GPUs"
-    return kit.curves(
-        rows, "ranks", column, "algorithm", (GPUS, axis), f"{about}{', beside published points' * bool(seen)}",
-        measured=False, published=pd.DataFrame(seen, columns=["algorithm", "ranks", column]), source=published.LABEL,
-    )  # fmt: skip
+    chart = Curves(rows, "ranks", column, "algorithm", (GPUS, axis)).lines()
+    if (machine, size) == ("summit", nbytes) and len(seen):
+        chart.published(seen, published.LABEL)
+        about += ", beside published points"
+    return chart.picture(about)
+
+
+def _published(
+    names: Iterable[str], points: Callable[[str], Mapping[int, float]], column: str
+) -> Rows:
+    """Return the published points of these algorithms as a table."""
+    seen = []
+    for name in names:
+        for gpus, value in points(name).items():
+            seen.append({"algorithm": name, "ranks": gpus, column: value})
+    return pd.DataFrame(seen, columns=["algorithm", "ranks", column])
 
 
 def regime_map(best: Rows) -> Picture:
     """Return the map of the fastest algorithms: ``best`` has one row for each field, a panel for each machine."""
     about = "The fastest all-reduce by simulation, a field for each number of GPUs and bytes"
-    return kit.fields(
+    return fields(
         best, "ranks", "bytes", "algorithm", (GPUS, kit.BYTES), about, facet="machine", columns=2
     )
 
@@ -69,11 +82,8 @@ def curve(rows: Rows) -> Picture:
     ]
     last = published.POINTS[-1]
     factor = f"{last.ring_seconds / last.tree_seconds:.0f} times\nas fast"
-    seen = [
-        (named[name], gpus, value)
-        for name in named
-        for gpus, value in published.latencies(name).items()
-    ]
+    seen = _published(named, published.latencies, "seconds")
+    rows, seen = (table.assign(algorithm=table.algorithm.map(named)) for table in (rows, seen))
 
     def annotate(panels: Sequence[Axes], theme: Theme) -> None:
         ends = (last.ranks, last.tree_seconds * 1.25), (last.ranks, last.ring_seconds / 1.25)
@@ -89,12 +99,9 @@ def curve(rows: Rows) -> Picture:
         }
         panels[0].annotate(factor, middle, (-6, 0), **look)
 
-    return kit.curves(
-        rows.assign(algorithm=rows.algorithm.map(named)), "ranks", "seconds", "algorithm", (GPUS, kit.SECONDS),
-        "All-reduce of 8 bytes on Summit, simulated time by GPUs, beside published points",
-        measured=False, published=pd.DataFrame(seen, columns=["algorithm", "ranks", "seconds"]), source="published",
-        looks=_look, height=2.9, then=annotate,
-    )  # fmt: skip
+    chart = Curves(rows, "ranks", "seconds", "algorithm", (GPUS, kit.SECONDS), _look)
+    about = "All-reduce of 8 bytes on Summit, simulated time by GPUs, beside published points"
+    return chart.lines().published(seen, "published").picture(about, height=2.9, then=annotate)
 
 
 def _look(name: str) -> Mark:

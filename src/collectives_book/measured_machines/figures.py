@@ -3,6 +3,7 @@
 from collectives.figures.style import Picture
 from collectives.units import format_bytes
 from collectives_book.figures import kit
+from collectives_book.figures.charts import Curves, Panels
 from collectives_book.figures.kit import Rows
 
 # Sizes of which one shows latency, one rate, and one both.
@@ -11,14 +12,11 @@ SHOWN = (256, 1 << 20, 64 << 20)
 
 def scaling(rows: Rows) -> Picture:
     """Return time against GPUs, a panel for each of `SHOWN`, of the rows of `compared`: measured and simulated."""
-    lines = (
-        rows[rows.bytes.isin(SHOWN)]
-        .sort_values(["bytes", "ranks"])
-        .assign(algorithm=lambda table: table.simulated)
-    )
-    return kit.curves(
-        lines, "ranks", "us", "algorithm", (kit.RANKS._replace(name="GPUs"), kit.US),
-        "All-reduce on MareNostrum 5, simulated time by GPUs, beside measured points",
-        measured=False, published=lines.assign(us=lines.median_us), source="measured (HLC-Lab/pico)",
-        facet="bytes", title=format_bytes, columns=3, height=3.2,
-    )  # fmt: skip
+    shown = rows[rows.bytes.isin(SHOWN)].sort_values(["bytes", "ranks"])
+    shown = shown.assign(algorithm=shown.simulated)
+    axes = kit.RANKS._replace(name="GPUs"), kit.US
+    panels = Panels("bytes", format_bytes, columns=3)
+    chart = Curves(shown, "ranks", "us", "algorithm", axes, panels=panels).lines()
+    chart.published(shown.assign(us=shown.median_us), "measured (HLC-Lab/pico)")
+    about = "All-reduce on MareNostrum 5, simulated time by GPUs, beside measured points"
+    return chart.picture(about, height=3.2)

@@ -15,7 +15,9 @@ from collectives.figures.style import Picture, Theme
 from collectives.statistics import median_interval
 from collectives.units import format_bytes
 from collectives_book.figures import kit, measured
+from collectives_book.figures.charts import Curves
 from collectives_book.figures.kit import Rows
+from collectives_book.figures.lanes import lanes
 from collectives_book.model_parallel import volume
 from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, timetable
 
@@ -132,11 +134,13 @@ def closed_form(row: Any) -> float:
 def sent(rows: Rows) -> Picture:
     """Return the bytes that a rank sends in a step of one width (`steps`): counted, and by the closed form."""
     about = f"Bytes that each of {rows.ranks.iloc[0]} ranks sends in a step, by batch"
-    counted = "sent" in rows
-    return kit.curves(
-        rows, "batch", "sent" if counted else "closed_form", "way", (BATCH, SENT), about, measured=counted,
-        simulated="closed_form" if counted else None, predicted="closed form", looks=LOOKS.__getitem__, height=3.2,
-    )  # fmt: skip
+    looks = LOOKS.__getitem__
+    if "sent" in rows:
+        chart = Curves(rows, "batch", "sent", "way", (BATCH, SENT), looks)
+        chart.simulated("closed_form", "closed form").points()
+    else:
+        chart = Curves(rows, "batch", "closed_form", "way", (BATCH, SENT), looks).lines()
+    return chart.picture(about, height=3.2)
 
 
 def communicating(rows: Rows) -> Picture:
@@ -145,17 +149,8 @@ def communicating(rows: Rows) -> Picture:
         f"Time that each of {rows.ranks.iloc[0]} ranks spends in all-reduces in a step, by batch"
     )
     axes = BATCH, kit.US._replace(name="time in all-reduces")
-    return kit.curves(
-        rows,
-        "batch",
-        "median_us",
-        "way",
-        axes,
-        about,
-        interval=INTERVAL,
-        looks=LOOKS.__getitem__,
-        height=3.2,
-    )
+    chart = Curves(rows, "batch", "median_us", "way", axes, LOOKS.__getitem__)
+    return chart.points(INTERVAL).picture(about, height=3.2)
 
 
 def timeline(rows: Rows, micro_batches: int) -> Picture:
@@ -181,7 +176,7 @@ def timeline(rows: Rows, micro_batches: int) -> Picture:
     )
     axis = kit.US._replace(base=0)
     about = f"When each stage computes which of {micro_batches} micro-batches, measured"
-    return kit.lanes(spans, axis, about, PASSES, facet="panel")
+    return lanes(spans, axis, about, PASSES, facet="panel")
 
 
 def idle_shares(rows: Rows) -> Rows:
@@ -200,12 +195,12 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
     if message is not None:
         table = table.assign(timetable=[with_messages(row, message) for row in table.itertuples()])
     axes = kit.Axis("micro-batches", "{:.0f}".format, 2), kit.SHARE._replace(name="a stage idles")
-    return kit.curves(
-        table, "micro_batches", "median_us", "schedule", axes,
-        f"Share of a step in which {table.stages.iloc[0]} stages idle, by micro-batches",
-        interval=INTERVAL, simulated="timetable" if message is not None else None, predicted="timetable, with messages",
-        bound="formula", looks=LOOKS.__getitem__, height=3.2,
-    )  # fmt: skip
+    looks = LOOKS.__getitem__
+    chart = Curves(table, "micro_batches", "median_us", "schedule", axes, looks)
+    if message is not None:
+        chart.simulated("timetable", "timetable, with messages")
+    about = f"Share of a step in which {table.stages.iloc[0]} stages idle, by micro-batches"
+    return chart.points(INTERVAL).bound("formula").picture(about, height=3.2)
 
 
 def with_messages(row: Any, message: float) -> float:

@@ -11,6 +11,8 @@ from collectives.figures.style import Picture, mark
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
 from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
+from collectives_book.figures.charts import Curves
+from collectives_book.figures.lanes import lanes
 from collectives_book.figures.statements import Row, Rows
 from collectives_book.overlap import published
 
@@ -39,19 +41,19 @@ def extremes(rows: Rows) -> tuple[Row, Row]:
 def timeline(row: Row, other: Row) -> Picture:
     """Return one step of each of two rows, the first ranks one below the other."""
     titles = [f"{buckets(each)}: {statements.us(each.median_us)} exposed" for each in (row, other)]
-    bars = [
-        span._asdict()
-        | {"panel": title, "lane": f"rank {span.rank}", "level": BAR * (span.what == REDUCE)}
-        | {
-            "text": f"bucket {span.nth}"
-            if span.what == REDUCE and each.buckets <= MOST_NAMED
-            else ""
-        }
-        for title, each in zip(titles, (row, other), strict=True)
-        for span in spans(each)
-        if span.rank < MOST_RANKS
-    ]
-    return kit.lanes(
+    bars = []
+    for title, shown in zip(titles, (row, other), strict=True):
+        for span in spans(shown):
+            if span.rank < MOST_RANKS:
+                is_named = span.what == REDUCE and shown.buckets <= MOST_NAMED
+                place = {
+                    "panel": title,
+                    "lane": f"rank {span.rank}",
+                    "level": BAR if span.what == REDUCE else 0.0,
+                    "text": f"bucket {span.nth}" if is_named else "",
+                }
+                bars.append(span._asdict() | place)
+    return lanes(
         pd.DataFrame(bars).assign(tall=BAR),
         kit.SECONDS._replace(name="time since the step began", base=0),
         f"One training step on {row.ranks} ranks by {row.algorithm}: passes and all-reduces",
@@ -75,24 +77,17 @@ def buckets(row: Row) -> str:
 
 def exposed(rows: Rows) -> Picture:
     """Return the exposed time of a step against the size of a bucket, measured and predicted."""
-    series = rows.algorithm.where(rows.algorithm != "default", rows.backend)
-    return kit.curves(
-        rows.assign(
-            bucket=rows.bytes // rows.buckets,
-            series=series,
-            predicted_us=rows.predicted_us.astype(float),
-        ),
-        "bucket",
-        "median_us",
-        "series",
-        (
-            kit.BYTES._replace(name="bytes of a bucket"),
-            kit.US._replace(name="exposed time of a step", base=0),
-        ),
-        f"Exposed time of a step on {rows.ranks.iloc[0]} ranks by the bytes of a bucket",
-        interval=("low_us", "high_us"),
-        simulated="predicted_us",
-        predicted="predicted",
+    table = rows.assign(
+        bucket=rows.bytes // rows.buckets,
+        series=rows.algorithm.where(rows.algorithm != "default", rows.backend),
+        predicted_us=rows.predicted_us.astype(float),
+    )
+    bucket = kit.BYTES._replace(name="bytes of a bucket")
+    time = kit.US._replace(name="exposed time of a step", base=0)
+    chart = Curves(table, "bucket", "median_us", "series", (bucket, time))
+    chart.simulated("predicted_us", "predicted").points(("low_us", "high_us"))
+    return chart.picture(
+        f"Exposed time of a step on {rows.ranks.iloc[0]} ranks by the bytes of a bucket"
     )
 
 
@@ -142,23 +137,15 @@ def _by_workers(
     form: str = "{:,.0f}",
     bound: str | None = None,
 ) -> Picture:
-    known = {p: each for p, each in points.items() if p <= rows.ranks.max()}
-    return kit.curves(
-        series(rows),
-        "ranks",
-        RATES[0],
-        "series",
-        (kit.RANKS._replace(name="workers", base=0), kit.Axis(name, form.format)),
-        about,
-        interval=(RATES[1], RATES[2]),
-        simulated=RATES[3],
-        predicted="predicted",
-        published=pd.DataFrame({"ranks": [*known], RATES[0]: [*known.values()], "series": BAIDU}),
-        source=BAIDU,
-        bound=bound,
-        bounded="as fast as alone",
-        looks=LOOKS.__getitem__,
-    )
+    rate, low, high, predicted = RATES
+    known = {p: value for p, value in points.items() if p <= rows.ranks.max()}
+    seen = pd.DataFrame({"ranks": [*known], rate: [*known.values()], "series": BAIDU})
+    axes = kit.RANKS._replace(name="workers", base=0), kit.Axis(name, form.format)
+    chart = Curves(series(rows), "ranks", rate, "series", axes, LOOKS.__getitem__)
+    chart.simulated(predicted, "predicted").points((low, high)).published(seen, BAIDU)
+    if bound:
+        chart.bound(bound, "as fast as alone")
+    return chart.picture(about)
 
 
 def alone(rows: Rows) -> float:

@@ -16,6 +16,7 @@ from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives.units import format_bytes
 from collectives_book.figures import measured, statements
+from collectives_book.figures.charts import Panels
 from collectives_book.figures.statements import Row, Rows
 
 
@@ -43,16 +44,16 @@ def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
     """Return the figure of our algorithms' median times by the number of hosts, a panel for each of these sizes."""
     rows = ours(rows)
     rows = rows[rows.bytes.isin(sizes) & rows.algorithm.isin(most(rows).algorithm)]
-    return measured.times(
-        rows, "ranks", facet="bytes", title=format_bytes, height=1.4 + 1.9 * len(sizes)
-    )
+    panels = Panels("bytes", format_bytes)
+    return measured.times(rows, "ranks", panels, height=1.4 + 1.9 * len(sizes))
 
 
 def time_against_size(rows: Rows) -> Picture:
     """Return the figure of median times on the most hosts by size: our algorithms, and below them the libraries."""
     parts = {"our algorithms": ours(rows), "auto and the libraries": libraries(rows)}
-    panels = pd.concat([most(part).assign(panel=name) for name, part in parts.items()])
-    return measured.times(panels, facet="panel", height=2.0 + 2.0 * panels.panel.nunique())
+    table = pd.concat([most(part).assign(panel=name) for name, part in parts.items()])
+    height = 2.0 + 2.0 * table.panel.nunique()
+    return measured.times(table, panels=Panels("panel"), height=height)
 
 
 def bandwidth_against_size(rows: Rows) -> Picture:

@@ -9,6 +9,7 @@ from collectives.figures.style import Picture
 from collectives.machine import Link
 from collectives.units import format_bytes
 from collectives_book.figures import kit
+from collectives_book.figures.charts import Curves
 from collectives_book.figures.statements import Rows
 
 
@@ -45,10 +46,10 @@ def against_position(rows: Rows) -> Picture:
 
 def _time(rows: Rows, x: str, axes: tuple[kit.Axis, kit.Axis]) -> Picture:
     about = f"Measured all-reduce of {' and '.join(map(format_bytes, rows.bytes.unique()))} with one slower link"
-    bars = ("low_us", "high_us")
-    return kit.curves(
-        rows, x, "median_us", "algorithm", axes, about, interval=bars, simulated="simulated_us"
-    )
+    if rows.empty:
+        return kit.nothing()
+    chart = Curves(rows, x, "median_us", "algorithm", axes)
+    return chart.simulated("simulated_us").points(("low_us", "high_us")).picture(about)
 
 
 def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
