@@ -5,7 +5,7 @@ on three nodes or more, joined by NVLink inside. The formula says how long a who
 it follows no message. Sizes in bytes, times in seconds, rates in bytes a second.
 """
 
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple
 
 # NCCL 2.4's trees cut the buffer into chunks of 512 KiB or less: (least chunk, chunks of a channel
@@ -15,8 +15,9 @@ CHUNK = 512 << 10
 CHUNK_RULE = ((128 << 10, 8), (64 << 10, 4), (32 << 10, 1))
 
 # NCCL 2.28 takes another channel for every 32 KiB of the buffer, and cuts no message of Simple
-# below that.
+# below that. A ring by Simple sends a part in this many slices.
 LEAST = 32 << 10
+SLICES = 2
 
 # The rate that NCCL's search for paths gives a port of 10 Gbit/s, and what it takes where it finds
 # no path.
@@ -91,7 +92,8 @@ def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) 
     >>> segments(64 << 20, ranks_per_node=6, nodes=4096), segments(8, ranks_per_node=6, nodes=4096)
     (128, 1)
     """
-    depth, chunk = ranks_per_node + _log2(nodes), CHUNK
+    depth = ranks_per_node + _log2(nodes)
+    chunk = CHUNK
     for least, wanted in CHUNK_RULE:
         while chunk > least and n / (channels * chunk) < depth * wanted:
             chunk //= 2
@@ -117,18 +119,28 @@ def seconds(
     >>> round(seconds("tree", "LL", 8, ranks=1024, ranks_per_node=8, rate=400e9) * 1e6, 1)
     85.2
     """
-    of, nodes = CONSTANTS[algorithm, protocol], ranks // ranks_per_node
-    link = latency * 1e6 * (2 if protocol == "Simple" else 1)
-    rate = min(rate * of.share, LL_MOST if protocol == "LL" else inf)
+    constants = CONSTANTS[algorithm, protocol]
+    nodes = ranks // ranks_per_node
+    link_us = latency * 1e6 * (2 if protocol == "Simple" else 1)
+    rate *= constants.share
+    if protocol == "LL":
+        rate = min(rate, LL_MOST)
     if algorithm == "ring":
-        slowed = PLATEAU if protocol == "Simple" and n >= PLATEAU_FROM * ranks else 1.0
-        network = CONSTANTS["tree", protocol].network if ranks_per_node == 1 else of.network
-        once = of.base + 2 * (ranks - nodes) * of.inside + 2 * (nodes - 1) * (network + link)
-        return slowed * once / 1e6 + n / (rate * ranks / (2 * (ranks - 1)))
-    size, corrections = _log2(n // 64), CORRECTIONS[protocol]
+        # With a rank on each node NCCL takes the tree's latency between nodes.
+        between = CONSTANTS["tree", protocol] if ranks_per_node == 1 else constants
+        inside_us = 2 * (ranks - nodes) * constants.inside
+        network_us = 2 * (nodes - 1) * (between.network + link_us)
+        latency_us = constants.base + inside_us + network_us
+        if protocol == "Simple" and n >= PLATEAU_FROM * ranks:
+            latency_us *= PLATEAU
+        return latency_us / 1e6 + n / (rate * ranks / (2 * (ranks - 1)))
+    inside_us = (ranks_per_node - 1) * constants.inside
+    network_us = _log2(nodes) * (constants.network + link_us)
+    latency_us = constants.base + 2 * (inside_us + network_us)  # up the tree and down
+    size = _log2(n // 64)
+    corrections = CORRECTIONS[protocol]
     correction = chained * (corrections[size] if size < len(corrections) else 1.0)
-    once = of.base + 2 * ((ranks_per_node - 1) * of.inside + _log2(nodes) * (of.network + link))
-    return once / 1e6 + n / (rate / 2 * correction)
+    return latency_us / 1e6 + n / (rate / 2 * correction)
 
 
 def best(
@@ -141,10 +153,12 @@ def best(
     >>> best("ring", 64 << 20, ranks=32, ranks_per_node=8, rate=400e9)[1]
     'LL128'
     """
-    return min(
-        (seconds(algorithm, each, n, ranks, ranks_per_node, rate, chained), each)
-        for each in PROTOCOLS
-    )
+    times = {
+        protocol: seconds(algorithm, protocol, n, ranks, ranks_per_node, rate, chained)
+        for protocol in PROTOCOLS
+    }
+    quickest = min(sorted(times), key=times.__getitem__)
+    return times[quickest], quickest
 
 
 class Cut(NamedTuple):
@@ -164,16 +178,15 @@ def cut(algorithm: str, n: int, ranks: int, most_channels: int, rate: float = SL
     >>> cut("tree", 1 << 20, ranks=8, most_channels=2), cut("ring", 1 << 20, ranks=8, most_channels=2)
     (Cut(channels=2, messages=1, sent=1), Cut(channels=2, messages=2, sent=1))
     """
-    protocol = min(("LL", "Simple"), key=lambda each: seconds(algorithm, each, n, ranks, 1, rate))
+    by_ll = seconds(algorithm, "LL", n, ranks, 1, rate)
+    by_simple = seconds(algorithm, "Simple", n, ranks, 1, rate)
     channels = max(1, min(most_channels, n // LEAST))
-    if protocol == "LL":
-        return Cut(channels, 1, 2)
-    part = n / channels
-    return Cut(
-        channels,
-        min(2, ceil(part / ranks / LEAST)) if algorithm == "ring" else ceil(part / CHUNK),
-        1,
-    )
+    if by_ll <= by_simple:
+        return Cut(channels, messages=1, sent=2)
+    part = n / channels  # the bytes of a channel
+    if algorithm == "tree":
+        return Cut(channels, ceil(part / CHUNK), sent=1)
+    return Cut(channels, min(SLICES, ceil(part / ranks / LEAST)), sent=1)
 
 
 def _log2(n: int) -> int:

@@ -14,8 +14,9 @@ from collectives.backends import backend
 from collectives.bench import Settings
 from collectives.bench.results import read
 from collectives.figures.layout import SHAPES
-from collectives.figures.schedules import side_by_side, space_time, steps, two_trees, walk
+from collectives.figures.schedules import space_time, steps, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
+from collectives.figures.trees import side_by_side, two_trees
 from collectives_book.figures import kit, measured
 from collectives_book.figures.charts import Curves, Dots, Panels
 from collectives_book.figures.fields import fields

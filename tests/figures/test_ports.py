@@ -5,7 +5,8 @@ import pytest
 
 from collectives.algorithms import build
 from collectives.figures.layout import turns
-from collectives.figures.schedules import filled_ports, space_time
+from collectives.figures.ports import filled_ports
+from collectives.figures.schedules import space_time
 
 
 @pytest.mark.parametrize("p", range(3, 17))

@@ -153,7 +153,7 @@ def _bound(arguments: argparse.Namespace) -> None:
         arguments.collective, graph(on, p) if on.links else graph_of_ports(on, p), arguments.root
     )
     if arguments.svg:
-        from collectives.figures.schedules import cut
+        from collectives.figures.links import cut
 
         save(cut(on, found), Path(arguments.svg))
     row = {

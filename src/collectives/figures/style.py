@@ -18,6 +18,9 @@ from collectives.renamed import current_name
 
 Colour = tuple[float, float, float]
 
+# Inches. Letters of a drawing this wide can still be read where a phone shrinks it.
+WIDTH = 5.4
+
 
 @dataclass(frozen=True)
 class Theme:
