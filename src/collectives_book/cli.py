@@ -11,10 +11,15 @@ from collectives.errors import short
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "notebooks", nargs="+", type=Path, help="experiments, such as experiments/scaling.ipynb"
+        "notebooks",
+        nargs="+",
+        type=Path,
+        help="experiments, such as experiments/scaling.ipynb",
     )
     parser.add_argument(
-        "--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)"
+        "--preset",
+        default="quick",
+        help="a file in the notebooks' folder presets/ (default quick)",
     )
     parser.add_argument(
         *("-p", "--parameter"),
@@ -48,7 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Execute the notebooks. Return 1 if rows failed."""
     from collectives_book import execute
 
-    asked = arguments.notebooks, arguments.preset, dict(arguments.parameter), arguments.output
+    asked = (
+        arguments.notebooks,
+        arguments.preset,
+        dict(arguments.parameter),
+        arguments.output,
+    )
     failed = execute.run(*asked, replace=arguments.replace, check=arguments.check)
     if failed:
         print(

@@ -10,7 +10,8 @@ from collectives.machine import Level, Link, Machine, machine
 from collectives.simulator.scaling import Case, Row, regimes
 from collectives.simulator.scaling import rows as simulated
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 
 # Nodes in round numbers: eight GPUs with a port each, or with one for all.
 OWN = Machine(
@@ -48,7 +49,10 @@ def places() -> dict[str, tuple[int, Machine]]:
     return {
         "H100": (16, h100.model_copy(update={"levels": (uplink,)})),
         "Summit": (36, machine("summit")),
-        "NVLink": (1, h100.model_copy(update={"ranks_per_node": 72, "inside": domain})),
+        "NVLink": (
+            1,
+            h100.model_copy(update={"ranks_per_node": 72, "inside": domain}),
+        ),
     }
 
 
@@ -69,7 +73,8 @@ def after_two_trees() -> list[Row]:
 
 def slow_host() -> list[Row]:
     """Return every all-reduce on Ethernet whose last host has half the rate, and a ring whose hosts are all alike."""
-    healthy, cases = machine("ethernet"), []
+    healthy = machine("ethernet")
+    cases = []
     for n, p in product((64 * MIB, GIB), (8, 16)):
         lame = healthy.model_copy(update={"name": "one slow host", "slower": {p - 1: 2.0}})
         cases.append(Case("all_reduce", "ring", p, n, healthy))
@@ -84,12 +89,18 @@ def slow_host() -> list[Row]:
 def eight_ports() -> list[Row]:
     """Return collectives of 16 GB on 64 H100, through one port of a node and through eight."""
     asked = {
-        "all_reduce": ("ring", "multi_channel_ring", "hierarchical_tree", "multi_channel_tree"),
+        "all_reduce": (
+            "ring",
+            "multi_channel_ring",
+            "hierarchical_tree",
+            "multi_channel_tree",
+        ),
         "reduce_scatter": ("ring", "multi_channel_ring"),
         "all_gather": ("ring", "multi_channel_ring"),
         "broadcast": ("chain", "multi_channel_chain"),
     }
-    on, cases = machine("dgx-h100"), []
+    on = machine("dgx-h100")
+    cases = []
     for collective, algorithms in asked.items():
         cases += [Case(collective, name, 64, 16_000_000_000, on) for name in algorithms]
     return simulated(cases)
@@ -97,7 +108,8 @@ def eight_ports() -> list[Row]:
 
 def eight_ranks() -> list[Row]:
     """Return every all-reduce of the activations of two models on eight H100, in one node and in eight."""
-    within, cases = machine("dgx-h100"), []
+    within = machine("dgx-h100")
+    cases = []
     apart = within.model_copy(update={"name": "a node for each GPU", "ranks_per_node": 1})
     for on, n in product((within, apart), (64 * MIB, 128 * MIB)):
         cases += [Case("all_reduce", name, 8, n, on) for name in candidates("all_reduce")]

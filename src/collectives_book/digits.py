@@ -82,7 +82,8 @@ def batches(count: int, size: int, seed: int = 0, first: int = 0) -> Iterator[to
             count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         )
         yield from (order[start : start + size] for start in range(skipped * size, count, size))
-        epoch, skipped = epoch + 1, 0
+        epoch = epoch + 1
+        skipped = 0
 
 
 def shard(batch: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:

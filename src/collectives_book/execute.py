@@ -96,12 +96,14 @@ def _check(run: Run, *, replace: bool, queued: bool) -> None:
         raise ExperimentError(f"--output: got {there}, expected a folder that can be written")
     disk = shutil.disk_usage(there)
     if disk.free < LEAST_FREE < disk.total:  # some file systems say that they have no bytes at all
-        left, least = format_bytes(disk.free), format_bytes(LEAST_FREE)
+        left = format_bytes(disk.free)
+        least = format_bytes(LEAST_FREE)
         raise ExperimentError(
             f"--output: got {there} on a disk with {left} left, expected {least} or more"
         )
     try:
-        if not replace and (others := run.experiment.others(run.stem)):
+        others = None if replace else run.experiment.others(run.stem)
+        if others:
             raise ExperimentError(
                 f"{others}; name another folder with --output, or overwrite it with --replace"
             )
@@ -122,7 +124,11 @@ def _run(runs: list[Run], *, replace: bool) -> int:
             _remove(each.executed)
         _execute(each)
         rows = each.executed.with_suffix(".parquet")
-        print(f"{name}: took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{name}: took {time.monotonic() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
         print(
             f"{name}: results in {each.executed}{f' and {rows}' * rows.exists()}",
             file=sys.stderr,
@@ -139,7 +145,10 @@ def _remove(executed: Path) -> None:
 
 
 def planned(
-    notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str | None = None
+    notebooks: list[Path],
+    preset: str,
+    overrides: dict[str, Any],
+    folder: str | None = None,
 ) -> list[Run]:
     """Return what `run` would run: the notebooks that have an entry in the preset, with checked parameters.
 
@@ -149,14 +158,17 @@ def planned(
     models = {
         notebook: load(notebook.stem) for notebook, given in presets.items() if given is not None
     }
-    known = {name for model in models.values() for name in model.model_fields}
-    results, runs = (
-        _results(folder or (f"{preset}-{digest(overrides)[:8]}" if overrides else preset)),
-        [],
-    )
+    known: set[str] = set()
+    for model in models.values():
+        known.update(model.model_fields)
+    results = _results(folder or (f"{preset}-{digest(overrides)[:8]}" if overrides else preset))
+    runs = []
     for notebook, given in presets.items():
         if given is None:
-            print(f"{notebook.stem}: preset {preset} has nothing for it", file=sys.stderr)
+            print(
+                f"{notebook.stem}: preset {preset} has nothing for it",
+                file=sys.stderr,
+            )
             continue
         # A parameter that only other notebooks have is theirs; one that none has is refused below.
         names = models[notebook].model_fields
@@ -171,7 +183,12 @@ def planned(
         except ExperimentError as error:
             raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None
         runs.append(
-            Run(notebook, notebook.parent / results / notebook.name, parameters, experiment)
+            Run(
+                notebook,
+                notebook.parent / results / notebook.name,
+                parameters,
+                experiment,
+            )
         )
     if not runs:
         raise ExperimentError(f"preset {preset} has nothing for any of these notebooks")
@@ -241,7 +258,8 @@ def _execute(run: Run) -> None:
     import papermill
     from traitlets.config import Config
 
-    executed, failed = run.executed, run.executed.with_suffix(".failed.ipynb")
+    executed = run.executed
+    failed = run.executed.with_suffix(".failed.ipynb")
     executed.parent.mkdir(parents=True, exist_ok=True)
     with (
         _connection_file() as connection_file,
@@ -285,7 +303,8 @@ def _connection_file() -> Iterator[str]:
 
     A shell removes it when this process ends, even by a kill.
     """
-    folder, others = tempfile.mkdtemp(prefix="collectives-kernel-"), descendants()
+    folder = tempfile.mkdtemp(prefix="collectives-kernel-")
+    others = descendants()
     # `cat` ends when our end of the pipe closes.
     command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]
     try:

@@ -13,14 +13,26 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from collectives.autotune import VARIABLE
 from collectives.backends import named, variables_for
 from collectives.bench import Row, Settings, check_here
 from collectives.bench.results import Record, read
 from collectives.bench.settings import launcher_for, shares_gpus
-from collectives.bench.sweep import Keep, is_measured, measure_missing, other_rows, sweep
+from collectives.bench.sweep import (
+    Keep,
+    is_measured,
+    measure_missing,
+    other_rows,
+    sweep,
+)
 from collectives.config import FILE, AlgorithmName, Bytes, Seconds, StrictModel
 from collectives.digests import code
 from collectives.emulator import Cluster, ClusterError, allowed, cluster
@@ -114,7 +126,8 @@ class Experiment(StrictModel):
     @model_validator(mode="after")
     def _has_room(self) -> Self:
         for one in self.measurements():
-            if network := links(one.where, one.ranks):
+            network = links(one.where, one.ranks)
+            if network:
                 machine(network)
         return self
 
@@ -167,7 +180,8 @@ class Experiment(StrictModel):
         here = self.here()
         for where in {one.where for one in here}:
             need_launcher(where, queued=queued)
-            if parse_where(where).is_emulated and (reason := no_hosts()):
+            reason = no_hosts() if parse_where(where).is_emulated else None
+            if reason:
                 raise ClusterError(reason)
         check_here(here)
 
@@ -196,7 +210,8 @@ class Experiment(StrictModel):
         Raises FileExistsError for `others`, what `check_here` does, and RankError where a rank
         fails: what was measured until then is kept, and the next call goes on there.
         """
-        if others := self.others():
+        others = self.others()
+        if others:
             raise FileExistsError(f"{others}; name another output")
         if not self.is_measured():
             self.check_here()
@@ -214,7 +229,12 @@ class Experiment(StrictModel):
 
         depends_on = self.depends_on()
         measure_missing(
-            self.output, self.settings(), self.wanted(), measure, self.line, depends_on=depends_on
+            self.output,
+            self.settings(),
+            self.wanted(),
+            measure,
+            self.line,
+            depends_on=depends_on,
         )
 
     def launch_on_hosts(self, job: Row, keep: Keep, hosts: Mapping[str, Any]) -> None:

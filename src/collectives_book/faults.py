@@ -37,7 +37,9 @@ from collectives_logs.flight_dump import load
 from collectives_logs.read import read
 
 HOSTS, RUNS, SEED = 4, 10, 33
-STEPS, AT, ELEMENTS = 8, 5, 1 << 14
+STEPS = 8
+AT = 5
+ELEMENTS = 1 << 14
 SIZE = {"buffer": 1 << 21}  # no system buffers 8 MiB of one connection
 # A hang ends after so many seconds. A late rank is this late in every step.
 TIMEOUT, LATE = 4.0, 0.1
@@ -87,7 +89,9 @@ def read_file(job: Job, is_guilty: bool) -> None:
 
 def pass_on(job: Job, _: bool) -> None:
     """Send from each rank to the next."""
-    rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    received = torch.empty_like(job.tensor)
     sent = dist.isend(job.tensor, (rank + 1) % size)
     dist.recv(received, (rank - 1) % size)
     if sent:
@@ -120,7 +124,8 @@ def exchange(job: Job, is_guilty: bool) -> None:
 
     The culprit sends first, as its partner does, and no buffer holds what they send.
     """
-    partner, received = dist.get_rank() ^ 1, torch.empty_like(job.tensor)
+    partner = dist.get_rank() ^ 1
+    received = torch.empty_like(job.tensor)
     sends_first = is_guilty or job.sends_first
     if sends_first:
         dist.send(job.tensor, partner)
@@ -157,7 +162,12 @@ def run_rank(fault: str, culprit: int) -> None:
     )
     one, other = (dist.new_group(timeout=patience) for _ in range(2))
     sends_first = rank == culprit ^ 1 or (rank != culprit and rank % 2 == 0)
-    job = Job(torch.full((SIZE.get(fault, ELEMENTS),), float(rank)), one, other, sends_first)
+    job = Job(
+        torch.full((SIZE.get(fault, ELEMENTS),), float(rank)),
+        one,
+        other,
+        sends_first,
+    )
     for step in range(STEPS):
         if fault == "late" and rank == culprit:
             time.sleep(LATE)
@@ -212,7 +222,10 @@ def play(hosts: Cluster, fault: str, culprit: int, folder: Path) -> list[Path]:
     processes = []
     with (folder / "log").open("wb") as log:
         for rank in range(hosts.hosts):
-            variables = {"TORCH_FR_DUMP_TEMP_FILE": str(folder / "rank"), "OMP_NUM_THREADS": "1"}
+            variables = {
+                "TORCH_FR_DUMP_TEMP_FILE": str(folder / "rank"),
+                "OMP_NUM_THREADS": "1",
+            }
             variables |= _peculiar(fault, folder) if rank == culprit else {}
             environment = hosts.variables(rank) | variables
             processes.append(
@@ -265,7 +278,9 @@ def _archive(dumps: list[Path], path: Path) -> None:
         for each in dumps:
             text = json.dumps(load(each.read_bytes()), indent=1).replace(ROOT, "")
             archive.writestr(
-                zipfile.ZipInfo(f"{path.stem}/{each.name}.json"), text, zipfile.ZIP_DEFLATED
+                zipfile.ZipInfo(f"{path.stem}/{each.name}.json"),
+                text,
+                zipfile.ZIP_DEFLATED,
             )
 
 

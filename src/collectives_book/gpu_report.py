@@ -36,13 +36,15 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     try:
-        report, rows = one_gpu.read(arguments[0]), one_gpu.rows_of_report(arguments[0])
+        report = one_gpu.read(arguments[0])
+        rows = one_gpu.rows_of_report(arguments[0])
     except (OSError, ValueError) as error:
         print(f"gpu_report: {error}", file=sys.stderr)
         return 2
     for line in [*_machine(report.machine), *_parts(report), *tables(rows)]:
         print(line)
-    if not (measured := one_gpu.rings_and_trees(rows)).empty:
+    measured = one_gpu.rings_and_trees(rows)
+    if not measured.empty:
         figure = Path(arguments[0]).with_suffix(".svg")
         figure.write_bytes(one_gpu.times(measured).light)
         print(f"\nThe figure is {figure}")
@@ -64,28 +66,31 @@ def _parts(report: one_gpu.Report) -> Iterator[str]:
             if "error" in event or event.get("wrong"):
                 yield plain(f"    {event}")
             elif "exit" in event:
-                after = (
-                    f"ended {event.get('seconds')} s after the cut with exit code {event['exit']}"
-                )
-                yield plain(f"    rank {event.get('rank')} {after}")
-            elif isinstance(found := event.get("finding"), dict):
-                yield plain(f"    {found.get('kind')}: {found.get('found')}")
+                rank = event.get("rank")
+                seconds = event.get("seconds")
+                ended = f"ended {seconds} s after the cut with exit code {event['exit']}"
+                yield plain(f"    rank {rank} {ended}")
+            elif isinstance(event.get("finding"), dict):
+                finding = event["finding"]
+                yield plain(f"    {finding.get('kind')}: {finding.get('found')}")
 
 
 def tables(rows: Rows) -> Iterator[str]:
     """Yield the median times as text, a table for each kind of hosts: a line for each size, a column for what ran."""
     if rows.empty:
         yield "The report has no times of all-reduces: these parts were skipped, or are missing in an earlier version."
-    for (where, hosts, ranks), some in rows.groupby(["where", "hosts", "ranks"], sort=False):
+    kinds = rows.groupby(["where", "hosts", "ranks"], sort=False)
+    for (where, hosts, ranks), some in kinds:
         yield f"\n{many(ranks, 'rank')} as {many(hosts, 'host')} by {where}, median times:"
         named = some.assign(
-            size=some.bytes.map(format_bytes), of=[*map(_column, some.itertuples())]
+            size=some.bytes.map(format_bytes),
+            of=[_column(row) for row in some.itertuples()],
+            time=some.median_us.map(us),
         )
-        wide = named.assign(time=some.median_us.map(us)).pivot_table(
-            "time", "size", "of", aggfunc="first", sort=False
-        )
+        wide = named.pivot_table("time", "size", "of", aggfunc="first", sort=False)
         yield wide.fillna("").to_string()
-        if wrong := int(some.wrong.sum()):
+        wrong = int(some.wrong.sum())
+        if wrong:
             yield f"{wrong:,} elements were wrong"
 
 

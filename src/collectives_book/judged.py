@@ -56,7 +56,8 @@ COLUMNS = JudgedFile._fields
 def read(path: Path) -> list[JudgedFile]:
     """Return the rows of a table; ValueError for one that has other columns."""
     table = pd.read_csv(path, keep_default_na=False)
-    if (head := tuple(table.columns)) != COLUMNS:
+    head = tuple(table.columns)
+    if head != COLUMNS:
         raise ValueError(
             f"columns of {path.name}: got {', '.join(head)}, expected {', '.join(COLUMNS)}"
         )

@@ -71,8 +71,38 @@ CORRECTIONS = {
         1,
         1,
     ),
-    "LL128": (*[1] * 5, 0.9, 0.8, 0.8, 0.8, 0.7, *[0.6] * 6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
-    "Simple": (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+    "LL128": (
+        *[1] * 5,
+        0.9,
+        0.8,
+        0.8,
+        0.8,
+        0.7,
+        *[0.6] * 6,
+        0.8,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        1,
+        1,
+    ),
+    "Simple": (
+        *[0.9] * 7,
+        0.8,
+        0.7,
+        0.6,
+        0.6,
+        *[0.5] * 4,
+        0.6,
+        0.7,
+        0.8,
+        0.7,
+        0.7,
+        0.8,
+        0.9,
+        0.9,
+    ),
 }
 LL_MOST = 20.4e9  # the rate that LL never exceeds
 PLATEAU = 1.4  # how many times as long a ring by Simple takes, as the source calls it ...
@@ -144,7 +174,12 @@ def seconds(
 
 
 def best(
-    algorithm: str, n: int, ranks: int, ranks_per_node: int, rate: float, chained: float = CHAINED
+    algorithm: str,
+    n: int,
+    ranks: int,
+    ranks_per_node: int,
+    rate: float,
+    chained: float = CHAINED,
 ) -> tuple[float, str]:
     """Return the least of the protocols' times, and its protocol.
 

@@ -7,6 +7,7 @@ emulated hosts a time in ms reads as us on the real link.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +58,8 @@ OURS = {"Ring": "ring", "Tree": "two_tree"}
 # Up to so many ranks on one GPU each has two channels, and one beyond.
 FEW_RANKS = 8
 
-MAX_BYTES, MAX_ROWS = 1 << 24, 1 << 14
+MAX_BYTES = 1 << 24
+MAX_ROWS = 1 << 14
 
 Whole = Annotated[int, Field(ge=0, le=1 << 50)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -228,7 +230,8 @@ def times(rows: Rows) -> Picture:
     about = (
         f"NCCL's all-reduce on {rows.ranks.iloc[0]} emulated hosts that share a GPU, time by buffer"
     )
-    axes, panels = (kit.BYTES, kit.US), Panels("panel")
+    axes = (kit.BYTES, kit.US)
+    panels = Panels("panel")
     chart = Curves(drawn, "bytes", "median_us", "algorithm", axes, _look, panels)
     chart.simulated("simulated_us").points(("low_us", "high_us"))
     return chart.picture(about, height=5.8)
@@ -241,7 +244,10 @@ def _look(algorithm: str) -> Mark:
 def lines(rows: Rows, by: Callable[..., float]) -> Rows:
     """Return the rows with ``simulated_us`` as this function has it, and rows without a measurement between them."""
     sizes = sorted(
-        {*rows.bytes, *(1 << power for power in range(17, int(rows.bytes.max()).bit_length()))}
+        {
+            *rows.bytes,
+            *(1 << power for power in range(17, int(rows.bytes.max()).bit_length())),
+        }
     )
     points = (
         rows[["algorithm", "where", "ranks"]]
@@ -250,14 +256,17 @@ def lines(rows: Rows, by: Callable[..., float]) -> Rows:
     )
     points["simulated_us"] = [by(*point) for point in points.itertuples(index=False)]
     return points.merge(
-        rows.drop(columns=["where", "ranks", "samples"]), on=["algorithm", "bytes"], how="left"
+        rows.drop(columns=["where", "ranks", "samples"]),
+        on=["algorithm", "bytes"],
+        how="left",
     )
 
 
 def crossing(rows: Rows, column: str = "median_us") -> float:
     """Return the bytes at which the ring becomes faster than the tree, between two sizes as on a logarithmic figure."""
     wide = rows.pivot(index="bytes", columns="algorithm", values=column).dropna()
-    ahead, sizes = np.log(wide.Ring / wide.Tree), np.log(wide.index.astype(float))
+    ahead = np.log(wide.Ring / wide.Tree)
+    sizes = np.log(wide.index.astype(float))
     nth = int(np.argmax(ahead <= 0))
     share = ahead.iloc[nth - 1] / (ahead.iloc[nth - 1] - ahead.iloc[nth])
     return float(np.exp(sizes[nth - 1] + share * (sizes[nth] - sizes[nth - 1])))
@@ -271,11 +280,8 @@ def predictions(rows: Rows) -> Rows:
         for point in rows[["algorithm", "where", "ranks", "bytes"]].itertuples(index=False)
     ]
     said = {"NCCL": rows.predicted_us, "ours": cuts, "measured": rows.median_us}
-    table = (
-        pd.DataFrame(said, rows.index)
-        .map(us)
-        .assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
-    )
+    table = pd.DataFrame(said, rows.index).map(us)
+    table = table.assign(size=rows.bytes.map(format_bytes), of=rows.algorithm)
     wide: Rows = table.pivot(index="size", columns="of", values=[*said]).swaplevel(axis="columns")
-    wide = wide.loc[[*dict.fromkeys(table["size"])], [(of, what) for of in OURS for what in said]]
+    wide = wide.loc[table["size"].unique(), list(product(OURS, said))]
     return wide.rename_axis(index=None, columns=[None] * 2)

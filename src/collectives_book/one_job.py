@@ -41,7 +41,8 @@ def call(collective: str, algorithm: str, nbytes: int = GRADIENT) -> Call:
     True
     """
     return Call(
-        algorithm, float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"])
+        algorithm,
+        float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"]),
     )
 
 

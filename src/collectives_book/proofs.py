@@ -37,18 +37,29 @@ def verdict(text: str) -> str:
 
 def marked(text: str) -> set[StepPosition]:
     """Return the steps that the first line of the verdict names, and the one that its table marks."""
-    block_of = {
-        (block.gpu, block.id): b for b, block in enumerate(msccl.read(text.encode()).blocks)
-    }
+    column_of = {}
+    for column, block in enumerate(msccl.read(text.encode()).blocks):
+        column_of[block.gpu, block.id] = column
     head, *table = verdict(text).split("\n")
-    named = [tuple(map(int, found)) for found in NAMED.findall(head)]
+    named = []
+    for gpu, block, step in NAMED.findall(head):
+        named.append((int(gpu), int(block), int(step)))
     for line in table:
         if "<--" in line:
-            cells = line.split("<--")[0].split("|")
-            column = next(i for i, cell in enumerate(cells) if re.search(r">.*<\s*$", cell))
-            gpu, block = map(int, re.findall(r"\d+", table[0].split("|")[column]))
-            named.append((gpu, block, int(cells[0])))
-    return {(block_of[gpu, block], step) for gpu, block, step in named}
+            named += [_marked_in(line, table[0])]
+    return {(column_of[gpu, block], step) for gpu, block, step in named}
+
+
+def _marked_in(line: str, heads: str) -> tuple[int, int, int]:
+    """Return GPU, block and step of the cell in a line of the table that is written between > and <."""
+    cells = line.partition("<--")[0].split("|")
+    (head,) = [
+        head
+        for head, cell in zip(heads.split("|"), cells, strict=False)
+        if re.search(r">.*<\s*$", cell)
+    ]
+    gpu, block = re.findall(r"\d+", head)
+    return int(gpu), int(block), int(cells[0])
 
 
 def arrows(program: Program) -> tuple[Arrows, Arrows]:
@@ -57,10 +68,13 @@ def arrows(program: Program) -> tuple[Arrows, Arrows]:
     def position(number: int) -> StepPosition:
         return program.block_of[number], program.index(number)
 
-    messages = [
-        (position(send), position(receive)) for receive, send in Order(program).sender.items()
-    ]
-    return messages, [(position(other), position(step)) for step, other in program.waits.items()]
+    messages = []
+    for receive, send in Order(program).sender.items():
+        messages.append((position(send), position(receive)))
+    waits = []
+    for step, earlier in program.waits.items():
+        waits.append((position(earlier), position(step)))
+    return messages, waits
 
 
 def waiting(programs: Mapping[str, str]) -> Picture:
@@ -69,55 +83,73 @@ def waiting(programs: Mapping[str, str]) -> Picture:
     Where the proof fails, steps are filled; an arrow between two of them is thick.
     """
     read = {title: msccl.read(text.encode()) for title, text in programs.items()}
-    heights = [1.2 + max(len(block.steps) for block in program.blocks) for program in read.values()]
+    heights = [1.2 + _longest(program) for program in read.values()]
 
     def paint(figure: Figure, theme: Theme) -> None:
-        grid = figure.subplots(len(read), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+        ratios = {"height_ratios": heights}
+        grid = figure.subplots(len(read), 1, squeeze=False, gridspec_kw=ratios)
         for axes, (title, program) in zip(grid.flat, read.items(), strict=True):
             axes.set_title(title, fontsize=10, color=theme.ink, loc="left")
             _panel(axes, program, marked(programs[title]), theme)
 
     shown = "thread blocks as columns of steps, arrows for messages and dependencies; faulty steps are filled"
-    return picture(
-        paint, f"{'; '.join(read)}: {shown}.", WIDTH, height=ROW * sum(heights) + 0.35 * len(read)
-    )
+    alt = f"{'; '.join(read)}: {shown}."
+    height = ROW * sum(heights) + 0.35 * len(read)
+    return picture(paint, alt, WIDTH, height)
+
+
+def _longest(program: Program) -> int:
+    return max(len(block.steps) for block in program.blocks)
 
 
 def _panel(axes: Axes, program: Program, faulty: set[StepPosition], theme: Theme) -> None:
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
     frame = {"boxstyle": "round,pad=0.25", "edgecolor": theme.ink, "linewidth": 0.8}
-    for b, block in enumerate(program.blocks):
-        axes.text(b, -0.75, f"GPU {block.gpu}, block {block.id}", color=theme.ink, **look)
-        axes.plot([b, b], [0, len(block.steps) - 1], color=theme.faint, lw=1.5, zorder=0)
+    for column, block in enumerate(program.blocks):
+        head = f"GPU {block.gpu}, block {block.id}"
+        last = len(block.steps) - 1
+        axes.text(column, -0.75, head, color=theme.ink, **look)
+        axes.plot([column, column], [0, last], color=theme.faint, lw=1.5, zorder=0)
         for step, instruction in enumerate(block.steps):
-            fill, ink = (
-                (mark("two_tree").colour, "white")
-                if (b, step) in faulty
-                else (theme.ground, theme.ink)
-            )
-            said, box = instruction_text(instruction, block), frame | {"facecolor": fill}
-            axes.text(b, step, said, family="monospace", color=ink, bbox=box, **look)
-    for some, style in zip(arrows(program), ("solid", (0, (3, 2))), strict=True):
-        for begin, end in some:
-            _arrow(axes, begin, end, style, {begin, end} <= faulty, theme)
-    last = max(len(block.steps) for block in program.blocks)
-    axes.set(xlim=(-0.55, len(program.blocks) - 0.45), ylim=(last - 0.4, -1.1))
+            fill, ink = theme.ground, theme.ink
+            if (column, step) in faulty:
+                fill = mark("two_tree").colour
+                ink = "white"
+            text = instruction_text(instruction, block)
+            box = frame | {"facecolor": fill}
+            axes.text(column, step, text, family="monospace", color=ink, bbox=box, **look)
+    messages, waits = arrows(program)
+    for begin, end in messages:
+        _arrow(axes, begin, end, "solid", {begin, end} <= faulty, theme)
+    for begin, end in waits:
+        _arrow(axes, begin, end, (0, (3, 2)), {begin, end} <= faulty, theme)
+    right = len(program.blocks) - 0.45
+    bottom = _longest(program) - 0.4
+    axes.set(xlim=(-0.55, right), ylim=(bottom, -1.1))
     axes.set_axis_off()
 
 
 def _arrow(
-    axes: Axes, begin: StepPosition, end: StepPosition, style: object, faulty: bool, theme: Theme
+    axes: Axes,
+    begin: StepPosition,
+    end: StepPosition,
+    style: object,
+    faulty: bool,
+    theme: Theme,
 ) -> None:
     """From the edge of one box towards the other; arrows between the same columns bend apart."""
     apart = np.sign(end[0] - begin[0]) * 0.22
+    bend = 0.12 if begin[1] <= end[1] else -0.12
     look = {
         "arrowstyle": "-|>",
-        "connectionstyle": f"arc3,rad={0.12 if begin[1] <= end[1] else -0.12}",
+        "connectionstyle": f"arc3,rad={bend}",
         "linestyle": style,
         "color": mark("two_tree").colour if faulty else theme.ink,
         "linewidth": 2.0 if faulty else 0.9,
+        "mutation_scale": 9,
+        "shrinkA": 2,
+        "shrinkB": 2,
     }
-    to, start = (end[0] - apart, end[1]), (begin[0] + apart, begin[1])
-    axes.annotate(
-        "", to, start, arrowprops=look | {"mutation_scale": 9, "shrinkA": 2, "shrinkB": 2}, zorder=1
-    )
+    target = end[0] - apart, end[1]
+    start = begin[0] + apart, begin[1]
+    axes.annotate("", target, start, arrowprops=look, zorder=1)

@@ -57,7 +57,11 @@ def judged(path: Path, expected: str, false: str) -> dict[str, str]:
     try:
         found = [*findings_in([path])]
     except LogError as error:
-        return {"sources": "", "found": "unreadable", "first": str(error).replace(f"{path}: ", "")}
+        return {
+            "sources": "",
+            "found": "unreadable",
+            "first": str(error).replace(f"{path}: ", ""),
+        }
     marked = [each for _, each in found if each.follows]
     kinds = [*dict.fromkeys(each.kind for each in marked)]
     return {

@@ -60,17 +60,21 @@ def race(
     [900, 270]
     """
     return RacePlayer(
-        [_lane(collective, each, p, on, nbytes) for each in algorithms], nbytes, name, autoplay
+        [_lane(collective, each, p, on, nbytes) for each in algorithms],
+        nbytes,
+        name,
+        autoplay,
     )
 
 
 def _lane(collective: str, algorithm: str, p: int, on: str, nbytes: int) -> dict[str, Any]:
     schedule = build(collective, algorithm, p)
     steps = flights(schedule, machine(on), nbytes, algorithm)
+    ends = [max(ends, default=0.0) for _, ends in steps]
     return {
         "name": SPOKEN.get(algorithm, algorithm.replace("_", " ")),
         "data": player_data(schedule, algorithm),
-        "seconds": _short(max((end for _, ends in steps for end in ends), default=0.0)),
+        "seconds": _short(max(ends, default=0.0)),
         "steps": [[[_short(time) for time in times] for times in step] for step in steps],
     }
 

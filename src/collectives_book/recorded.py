@@ -29,18 +29,29 @@ def stems(results: Path) -> list[Path]:
 def table(results: Path, chapters: Path) -> Rows:
     """Return a line of HTML for each run of this book: its command, when, on what and how surely, and its pages."""
     lines = []
-    for stem in (stem for book in BOOKS for stem in stems(results / book)):
-        run, record = stem.relative_to(results), read(stem)[1]
-        said = [record.get("date", "this build"), _ranks(record), measured.sureness(record)]
-        lines.append(
-            {
-                "run and command": f"{_name(run, results)}<br><code>{measured.command(record, stem)}</code>",
-                "measured": ", ".join(filter(None, said)),
-                "machine": f"{measured.computer(record)}; {measured.versions(record)}",
-                "shown in": "<br>".join(map(_link, pages(run, chapters))),
-            }
-        )
+    for book in BOOKS:
+        lines += [_about(stem, results, chapters) for stem in stems(results / book)]
     return pd.DataFrame(lines).map(with_whole_options)
+
+
+def _about(stem: Path, results: Path, chapters: Path) -> dict[str, str]:
+    """Return the line of a run."""
+    run = stem.relative_to(results)
+    _, record = read(stem)
+    name = _name(run, results)
+    command = measured.command(record, stem)
+    how = [
+        record.get("date", "this build"),
+        _ranks(record),
+        measured.sureness(record),
+    ]
+    links = [_link(page) for page in pages(run, chapters)]
+    return {
+        "run and command": f"{name}<br><code>{command}</code>",
+        "measured": ", ".join(text for text in how if text),
+        "machine": f"{measured.computer(record)}; {measured.versions(record)}",
+        "shown in": "<br>".join(links),
+    }
 
 
 def _name(run: Path, results: Path) -> str:
@@ -51,10 +62,11 @@ def _name(run: Path, results: Path) -> str:
 
 
 def _ranks(record: dict[str, Any]) -> str:
-    counts = [
-        each["ranks"] for each in record.get("settings", []) if isinstance(each.get("ranks"), int)
-    ]
-    return f"{statements.span(counts, '{:.0f}'.format)} ranks" if counts else "computed"
+    counts = [settings.get("ranks") for settings in record.get("settings", [])]
+    counts = [count for count in counts if isinstance(count, int)]
+    if not counts:
+        return "computed"
+    return f"{statements.span(counts, '{:.0f}'.format)} ranks"
 
 
 def _link(page: Path) -> str:
@@ -67,9 +79,9 @@ def pages(run: Path, chapters: Path) -> list[Path]:
 
     Of ``computed/which-all-reduce`` they ask for the rows by its name alone.
     """
-    within, folder, name = (
-        re.escape(each) for each in (run.parent.as_posix(), run.parent.name, run.name)
-    )
+    within = re.escape(run.parent.as_posix())
+    folder = re.escape(run.parent.name)
+    name = re.escape(run.name)
     ways = [
         rf"/{folder}/{name}(?![\w-])",
         rf"results/{within}\".*?[/\"]{name}\"",
@@ -92,14 +104,16 @@ def beside(results: Path) -> Rows:
 
 def differences(results: Path) -> list[str]:
     """Return in which way each own run was made otherwise than the reference, a line for each."""
-    pairs = [(own, other) for own in _own(results) for other in _references(own, results)]
-    beside = [[_run(stem, results) for stem in pair] for pair in pairs]
-    return [
-        f"{mine.name}, {what}: {here}; {theirs.name}: {there}"
-        for mine, theirs in beside
-        if mine.rows and theirs.rows
-        for what, (here, there) in compare.differences([mine, theirs]).items()
-    ]
+    lines = []
+    for own in _own(results):
+        mine = _run(own, results)
+        for reference in _references(own, results):
+            theirs = _run(reference, results)
+            if not mine.rows or not theirs.rows:
+                continue
+            for what, (here, there) in compare.differences([mine, theirs]).items():
+                lines.append(f"{mine.name}, {what}: {here}; {theirs.name}: {there}")
+    return lines
 
 
 def _own(results: Path) -> list[Path]:
@@ -120,33 +134,40 @@ def _run(stem: Path, results: Path) -> runs.Run:
 
 
 def _pair(own: Path, results: Path) -> Rows:
-    mine, others = _run(own, results), [_run(other, results) for other in _references(own, results)]
-    if not others:
-        return pd.DataFrame(
-            {"result": ["the reference has no run of this name"]}, index=[mine.name]
-        )
-    compared = [
-        row
-        for other in others
-        for row in compare.compare(other.rows, mine.rows, ("the reference", "yours"))
-    ]
-    if not mine.rows or not compared:
-        return pd.DataFrame({"result": ["no rows of collectives"]}, index=[mine.name])
-    return pd.DataFrame([_line(row) for row in compared], index=[mine.name] * len(compared))
+    mine = _run(own, results)
+    references = _references(own, results)
+    if not references:
+        return _only("the reference has no run of this name", mine.name)
+    lines = []
+    for reference in references:
+        theirs = _run(reference, results)
+        pairs = compare.compare(theirs.rows, mine.rows, ("the reference", "yours"))
+        lines += [_line(row) for row in pairs]
+    if not mine.rows or not lines:
+        return _only("no rows of collectives", mine.name)
+    return pd.DataFrame(lines, index=[mine.name] * len(lines))
+
+
+def _only(result: str, name: str) -> Rows:
+    return pd.DataFrame({"result": [result]}, index=[name])
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
-    times = {
-        name: row[f"{which}_median_us"]
-        for name, which in (("yours", "second"), ("reference", "first"))
-    }
+    ratio, interval = "", ""
+    if row["ratio"]:
+        ratio = compare.factor(row["ratio"])
+        interval = f"{compare.factor(row['low'])} to {compare.factor(row['high'])}"
     return {
         "series": compare.series_of(row),
         "buffer": format_bytes(row["bytes"]),
-        **{name: statements.us(time) if time else "" for name, time in times.items()},
-        "yours over reference": compare.factor(row["ratio"]) if row["ratio"] else "",
-        "interval": f"{compare.factor(row['low'])} to {compare.factor(row['high'])}"
-        if row["ratio"]
-        else "",
+        "yours": _time(row["second_median_us"]),
+        "reference": _time(row["first_median_us"]),
+        "yours over reference": ratio,
+        "interval": interval,
         "result": row["result"],
     }
+
+
+def _time(microseconds: float | None) -> str:
+    """Return a time as text; empty where one of both runs has no such point."""
+    return statements.us(microseconds) if microseconds else ""

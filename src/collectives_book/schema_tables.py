@@ -18,12 +18,15 @@ WIDEST = 1 << 53  # a limit above that says nothing to a reader
 def objects(name: str) -> str:
     """Return a table for each object that the fields of a schema of ours refer to, below its name and description."""
     whole = schema(name)
-    found = {key: each for key, each in whole["$defs"].items() if "properties" in each}
-    said = {
-        key: each.get("description", "").partition(">>>")[0].rstrip() for key, each in found.items()
-    }
-    heads = {key: ": ".join(filter(None, [f"*{key}*", text])) for key, text in said.items()}
-    return "\n\n".join(f"{heads[key]}\n\n{fields(each, whole)}" for key, each in found.items())
+    tables = []
+    for key, definition in whole["$defs"].items():
+        if "properties" not in definition:
+            continue
+        # Without the examples of a docstring.
+        description = definition.get("description", "").partition(">>>")[0].rstrip()
+        head = f"*{key}*: {description}" if description else f"*{key}*"
+        tables.append(f"{head}\n\n{fields(definition, whole)}")
+    return "\n\n".join(tables)
 
 
 def fields(of: Schema, whole: Schema | None = None) -> str:
@@ -37,31 +40,36 @@ def fields(of: Schema, whole: Schema | None = None) -> str:
     | `p` | whole number | yes |
     | `q` | any value | default `2` |
     """
-    defs, needed = (whole or of).get("$defs", {}), of.get("required", ())
-    rows = [
-        [
-            f"`{name}`",
-            takes(field, defs),
-            "yes" if name in needed else _default(field),
-            field.get("description", ""),
-        ]
-        for name, field in of["properties"].items()
-    ]
-    columns = 4 if any(row[3] for row in rows) else 3
-    return table(["field", "takes", "needed", "meaning"][:columns], (row[:columns] for row in rows))
+    defs = (whole or of).get("$defs", {})
+    required = of.get("required", ())
+    rows = []
+    for name, field in of["properties"].items():
+        needed = "yes" if name in required else _default(field)
+        rows.append([f"`{name}`", takes(field, defs), needed, field.get("description", "")])
+    head = ["field", "takes", "needed", "meaning"]
+    if not any(meaning for *_, meaning in rows):
+        head = head[:-1]
+    return table(head, [row[: len(head)] for row in rows])
 
 
 def _default(field: Schema) -> str:
     value = field.get("default")
-    return "no" if value in (None, "", [], {}) or isinstance(value, dict) else f"default `{value}`"
+    if value in (None, "", []) or isinstance(value, dict):
+        return "no"
+    return f"default `{value}`"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table; a bar in a cell is written so that it does not end the cell."""
     head = list(head)
-    cells = [[each.replace("|", r"\|") for each in row] for row in [head, *rows]]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]])
+    lines = [_line(head), f"|{'---|' * len(head)}"]
+    lines += [_line(row) for row in rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    escaped = [cell.replace("|", r"\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def takes(field: Schema, defs: Schema) -> str:
@@ -77,20 +85,25 @@ def takes(field: Schema, defs: Schema) -> str:
         return f"*{name}*" if "properties" in defs[name] else takes(defs[name], defs)
     if "enum" in field or "const" in field:
         values = field.get("enum", [field.get("const")])
-        return ", ".join("null" if each is None else f"`{each}`" for each in values)
+        return ", ".join("null" if value is None else f"`{value}`" for value in values)
     kind = field.get("type", "any value")
-    if several := field.get("anyOf") or (
-        isinstance(kind, list) and [{"type": each} for each in kind]
-    ):
-        return "; or ".join(dict.fromkeys(takes(each, defs) for each in several))
+    several = field.get("anyOf", [])
+    if isinstance(kind, list):
+        several = several or [{"type": name} for name in kind]
+    if several:
+        texts = [takes(one, defs) for one in several]
+        return "; or ".join(dict.fromkeys(texts))
     if kind == "array" and "items" in field:
         return f"list of {takes(field['items'], defs)}"
     if kind == "string" and "pattern" in field:
-        typed = [each for each in TYPED if re.fullmatch(field["pattern"], each)]
-        return f"text such as `{typed[0]}`" if typed else f"text that matches `{field['pattern']}`"
-    limits = [
-        f"{sign}\N{NO-BREAK SPACE}{field[name]:,}"
-        for name, sign in LIMITS.items()
-        if field.get(name, WIDEST) < WIDEST
-    ]
+        pattern = field["pattern"]
+        for example in TYPED:
+            if re.fullmatch(pattern, example):
+                return f"text such as `{example}`"
+        return f"text that matches `{pattern}`"
+    limits = []
+    for name, sign in LIMITS.items():
+        limit = field.get(name, WIDEST)
+        if limit < WIDEST:
+            limits.append(f"{sign}\N{NO-BREAK SPACE}{limit:,}")
     return f"{WORDS.get(str(kind), kind)} {', '.join(limits)}".rstrip()

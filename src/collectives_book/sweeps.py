@@ -45,10 +45,8 @@ class Sweep(SweepExperiment):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         for one in self.measurements():
-            what, elements = (
-                f"sizes for {one.collective} on {one.ranks} ranks",
-                list(map(one.elements, one.bytes)),
-            )
+            what = f"sizes for {one.collective} on {one.ranks} ranks"
+            elements = list(map(one.elements, one.bytes))
             for nbytes, n in zip(one.bytes, elements, strict=True):
                 if not n:
                     raise ValueError(
@@ -66,7 +64,15 @@ class Sweep(SweepExperiment):
 
     def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
         same = self.model_dump(
-            include={"ranks", "where", "share_gpus", "dtype", "in_place", "repetitions", "timeout"}
+            include={
+                "ranks",
+                "where",
+                "share_gpus",
+                "dtype",
+                "in_place",
+                "repetitions",
+                "timeout",
+            }
         )
         return Settings(
             collective=collective,

@@ -26,7 +26,16 @@ TABLE = (
     / "scaling.csv"
 )
 LIMIT = 60.0
-COLUMNS = ("topology", "ranks", "chunks", "steps", "rounds", "verdict", "why", "seconds")
+COLUMNS = (
+    "topology",
+    "ranks",
+    "chunks",
+    "steps",
+    "rounds",
+    "verdict",
+    "why",
+    "seconds",
+)
 
 
 class Asked(NamedTuple):
@@ -87,7 +96,8 @@ def write(path: Path) -> None:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         for of in asked():
-            table.writerow(found := row(of))
+            found = row(of)
+            table.writerow(found)
             file.flush()
             print(*found.values(), file=sys.stderr, flush=True)
 

@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> None:
     if replicas.rank == 0:
         tested = digits()[1].to(replicas.device)
         print(
-            f"{replicas.ranks} replicas: accuracy {accuracy(state.model, tested):.4f}", flush=True
+            f"{replicas.ranks} replicas: accuracy {accuracy(state.model, tested):.4f}",
+            flush=True,
         )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
@@ -55,23 +56,36 @@ def options(arguments: list[str]) -> argparse.Namespace:
         prog="train_digits", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "--backend", default="p2p", help="what sums gradients: p2p (ours), gloo, nccl, horovod …"
+        "--backend",
+        default="p2p",
+        help="what sums gradients: p2p (ours), gloo, nccl, horovod …",
     )
     parser.add_argument(
-        "--algorithm", default="auto", help="of ours: ring, two_tree, … (`collectives list`)"
+        "--algorithm",
+        default="auto",
+        help="of ours: ring, two_tree, … (`collectives list`)",
     )
     parser.add_argument("--steps", type=whole(), default=50)
     parser.add_argument(
-        "--batch", type=whole(), default=128, help="samples of all replicas together"
+        "--batch",
+        type=whole(),
+        default=128,
+        help="samples of all replicas together",
     )
     parser.add_argument("--rate", type=float, default=0.1, help="the learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", metavar="FILE", help="go on from it, and write it")
     parser.add_argument(
-        "--every", type=whole(), default=10, help="steps from one checkpoint to the next"
+        "--every",
+        type=whole(),
+        default=10,
+        help="steps from one checkpoint to the next",
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=60.0, help="seconds that a rank waits for the others"
+        "--timeout",
+        type=seconds,
+        default=60.0,
+        help="seconds that a rank waits for the others",
     )
     return parser.parse_args(arguments)
 

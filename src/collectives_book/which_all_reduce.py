@@ -22,19 +22,29 @@ from collectives_book.figures.kit import Rows
 from collectives_book.measured_machines.predictions import fitted
 from collectives_book.needs import MODELS
 
-KIB, MIB, BUCKET = 1 << 10, 1 << 20, 25 << 20
+KIB = 1 << 10
+MIB = 1 << 20
+BUCKET = 25 << 20
 SIZES = (8, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, BUCKET, 256 * MIB)
 
 # Machines of the map, what its panels say of them, and the numbers of nodes: three are no power of
 # two.
 NODES = {
-    "dgx-h100": ("H100: nodes of eight GPUs, each with its own port", (2, 3, 8, 12, 16)),
+    "dgx-h100": (
+        "H100: nodes of eight GPUs, each with its own port",
+        (2, 3, 8, 12, 16),
+    ),
     "summit": ("Summit: nodes of six GPUs that share one port", (2, 3, 4, 8, 16)),
     "ethernet": ("Ethernet: one rank a node, TCP", (4, 6, 8, 12, 16, 64)),
 }
-ALWAYS = ("ring", "recursive_doubling", "halving_doubling")  # rules that always take one algorithm
+ALWAYS = (
+    "ring",
+    "recursive_doubling",
+    "halving_doubling",
+)  # rules that always take one algorithm
 # Ranks that each other rank can serve by itself; bytes of a part that is large.
-FEW, PART = 12, 64 * KIB
+FEW = 12
+PART = 64 * KIB
 
 # By machine, number of ranks and size: the simulations of the algorithms that can be the fastest
 # there.
@@ -44,12 +54,18 @@ Times = Mapping[str, Mapping[int, Mapping[int, Mapping[str, Row]]]]
 def rule(on: Machine, p: int, n: int) -> str:
     """Three questions: is the buffer small, are links in the node faster, or neither."""
     small = on.protocols_for("ring", 1)[0]  # the protocol for small messages
-    knee = (small.network.latency + small.network.overhead) * small.share * on.network.rate
+    startup = small.network.latency + small.network.overhead
+    knee = startup * small.share * on.network.rate
     if n <= knee:
-        return "one_shot" if p <= FEW and n * p <= knee else "recursive_doubling"
+        if p <= FEW and n * p <= knee:
+            return "one_shot"
+        return "recursive_doubling"
     if on.ranks_per_node > 1 and n / p >= PART:
-        return "multi_channel_tree" if on.ports > 1 else "hierarchical_tree"
-    return "halving_doubling" if p & (p - 1) == 0 else "swing"
+        if on.ports > 1:
+            return "multi_channel_tree"
+        return "hierarchical_tree"
+    is_power_of_two = p & (p - 1) == 0
+    return "halving_doubling" if is_power_of_two else "swing"
 
 
 @cache
@@ -64,70 +80,80 @@ def computed_rows() -> list[Row]:
     The ``part`` of a row is "map" or "picked". Pages read them as `computed.rows`, because this
     takes half a minute.
     """
-    found, cases = [], []
+    fields = []
+    cases = []
     for name, (_, nodes) in NODES.items():
         on = machine(name)
-        found += [
-            {"part": "map"} | each for each in regimes([on], nodes, SIZES, candidates("all_reduce"))
-        ]
+        fields += regimes([on], nodes, SIZES, candidates("all_reduce"))
         for count, n in product(nodes, SIZES):
             p = count * on.ranks_per_node
-            picks = dict.fromkeys((rule(on, p, n), *ALWAYS))
+            picks = dict.fromkeys([rule(on, p, n), *ALWAYS])
             cases += [Case("all_reduce", pick, p, n, on) for pick in picks]
-    return found + [{"part": "picked"} | each for each in scaling.rows(cases)]
+    picked = scaling.rows(cases)
+    return [
+        *({"part": "map"} | field for field in fields),
+        *({"part": "picked"} | field for field in picked),
+    ]
 
 
 def fields(rows: Rows) -> Times:
     """Return the fields of the map, from `computed_rows`."""
-    found: dict[str, dict[int, dict[int, dict[str, Row]]]] = {}
-    for each in rows[rows.part == "map"].to_dict("records"):
-        panel = found.setdefault(each["machine"], {})
-        panel.setdefault(each["ranks"], {}).setdefault(each["bytes"], {})[each["algorithm"]] = each
-    return found
+    times: dict[str, dict[int, dict[int, dict[str, Row]]]] = {}
+    for simulated in rows[rows.part == "map"].to_dict("records"):
+        panel = times.setdefault(simulated["machine"], {})
+        columns = panel.setdefault(simulated["ranks"], {})
+        field = columns.setdefault(simulated["bytes"], {})
+        field[simulated["algorithm"]] = simulated
+    return times
 
 
 def best(field: Mapping[str, Row]) -> str:
     """Return the name of the fastest; of those within 1 %, the one with the fewest messages."""
-    least = min(each["seconds"] for each in field.values())
-    return min(
-        (each["messages"], name) for name, each in field.items() if each["seconds"] <= 1.01 * least
-    )[1]
+    least = min(simulated["seconds"] for simulated in field.values())
+    near = [name for name in field if field[name]["seconds"] <= 1.01 * least]
+    return min(near, key=lambda name: (field[name]["messages"], name))
 
 
 def winners(times: Times) -> Rows:
     """Return the map: ``title``, ``ranks``, ``bytes`` and the best ``algorithm`` of each field."""
-    fields = [
-        {
-            "machine": name,
-            "title": NODES[name][0],
-            "ranks": p,
-            "bytes": n,
-            "algorithm": best(columns[n]),
-        }
-        for name, panel in times.items()
-        for p, columns in panel.items()
-        for n in SIZES
-    ]
+    fields = []
+    for name, panel in times.items():
+        title, _ = NODES[name]
+        for p, columns in panel.items():
+            place = {"machine": name, "title": title, "ranks": p}
+            fields += [place | {"bytes": n, "algorithm": best(columns[n])} for n in SIZES]
     return pd.DataFrame(fields)
 
 
 def regrets(rows: Rows, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
     """Return the times of the picked algorithm over those of the fastest, in each field of a machine."""
-    on, found = machine(name), []
+    on = machine(name)
+    ratios = []
     for (p, n), field in rows[rows.machine == name].groupby(["ranks", "bytes"]):
-        picked = field[field.algorithm == pick(on, p, n)].seconds.iloc[0]
-        found.append(float(picked / field[field.part == "map"].seconds.min()))
-    return found
+        algorithm = pick(on, p, n)
+        picked = field[field.algorithm == algorithm].seconds.iloc[0]
+        fastest = field[field.part == "map"].seconds.min()
+        ratios.append(float(picked / fastest))
+    return ratios
 
 
 def compared(rows: Rows) -> Rows:
     """Return the rule's and single algorithms' `regrets` by machine, as text: the median and the worst."""
     picks: dict[str, Callable[[Machine, int, int], str]] = {"the three questions": rule}
-    picks |= {f"always {each}": lambda *_, each=each: each for each in ALWAYS}
-    found = {
-        said: {name: regrets(rows, name, pick) for name in NODES} for said, pick in picks.items()
-    }
-    return pd.DataFrame(found).map(lambda each: f"{median(each):.2f}, at worst {max(each):.1f}").T
+    for algorithm in ALWAYS:
+        picks[f"always {algorithm}"] = _always(algorithm)
+    columns = {}
+    for said, pick in picks.items():
+        columns[said] = {name: _summary(regrets(rows, name, pick)) for name in NODES}
+    return pd.DataFrame(columns).T
+
+
+def _always(algorithm: str) -> Callable[[Machine, int, int], str]:
+    return lambda *_: algorithm
+
+
+def _summary(ratios: list[float]) -> str:
+    return f"{median(ratios):.2f}, at worst {max(ratios):.1f}"
 
 
 def losses(name: str, rows: Rows) -> list[dict[str, Any]]:
@@ -135,16 +161,25 @@ def losses(name: str, rows: Rows) -> list[dict[str, Any]]:
 
     Halving-doubling has nearly the counts of `swing`, which nobody measured, and replaces it.
     """
-    found, on = [], fitted(name)
+    on = fitted(name)
+    cells = []
     for (p, n), cell in rows.groupby(["ranks", "bytes"]):
         took = cell.set_index("algorithm").median_us
-        pick = {"swing": "halving_doubling"}.get(picked := rule(on, p, n), picked)
-        if pick in took:
-            times = float(took[pick] / took.min())
-            found.append(
-                {"pick": pick, "times": times, "better": took.idxmin(), "ranks": p, "bytes": n}
-            )
-    return found
+        pick = rule(on, p, n)
+        if pick == "swing":
+            pick = "halving_doubling"
+        if pick not in took:
+            continue
+        cells.append(
+            {
+                "pick": pick,
+                "times": float(took[pick] / took.min()),
+                "better": took.idxmin(),
+                "ranks": p,
+                "bytes": n,
+            }
+        )
+    return cells
 
 
 def busiest(schedule: Schedule) -> float:
@@ -155,7 +190,8 @@ def busiest(schedule: Schedule) -> float:
     """
     n = 840 * schedule.p * schedule.k
     counted = traffic(schedule, n)
-    return float(max(counted.sent.max(), counted.received.max()) / n)
+    most = max(counted.sent.max(), counted.received.max())
+    return float(most / n)
 
 
 def visible(name: str, p: int) -> float:
@@ -178,9 +214,18 @@ def leaving(schedule: Schedule, g: int) -> float:
     def make(t: int) -> Step:
         step = schedule.step(t)
         far = step.src // g != step.dst // g
-        return Step(step.src[far], step.dst[far], step.chunk[far], step.count[far], step.add[far])
+        return Step(
+            step.src[far],
+            step.dst[far],
+            step.chunk[far],
+            step.count[far],
+            step.add[far],
+        )
 
-    return float(traffic(replace(schedule, make=make), n).sent.reshape(-1, g).sum(axis=1).max() / n)
+    between_nodes = replace(schedule, make=make)
+    by_rank = traffic(between_nodes, n).sent
+    by_node = by_rank.reshape(-1, g).sum(axis=1)
+    return float(by_node.max() / n)
 
 
 def calls() -> list[dict[str, Any]]:
@@ -189,8 +234,9 @@ def calls() -> list[dict[str, Any]]:
     In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all;
     simulated on `dgx-h100`. The fastest is that of all candidates.
     """
-    llama = next(model for model in MODELS if model.name == "Llama 3 8B")
-    layer, activations = int(2 * llama.parameters / llama.layers), 2 * llama.sequence * llama.width
+    (llama,) = [model for model in MODELS if model.name == "Llama 3 8B"]
+    layer = int(2 * llama.parameters / llama.layers)
+    activations = 2 * llama.sequence * llama.width
     made = {
         "DDP, a bucket": ("all_reduce", 64, BUCKET),
         "FSDP, parameters": ("all_gather", 64, layer),
@@ -208,12 +254,15 @@ PLAIN = {"all_to_all": "pairwise"}  # or the ring
 
 def _call(collective: str, p: int, n: int) -> dict[str, Any]:
     rows = column([n], candidates(collective), (machine("dgx-h100"), p), collective)
-    found = {str(each["algorithm"]): each for each in rows}
-    fast, plain = best(found), PLAIN.get(collective, "ring")
+    by_name = {str(row["algorithm"]): row for row in rows}
+    fastest = best(by_name)
+    least = by_name[fastest]["seconds"]
+    plain = PLAIN.get(collective, "ring")
+    is_round = n < MIB or n == BUCKET
     return {
         "calls": f"{collective.replace('_', '-')} on {p}",
-        "bytes": format_bytes(n) if n < MIB or n == BUCKET else f"{n / 1e6:,.0f} MB",
-        "fastest": fast,
-        "time": duration(found[fast]["seconds"]),
-        "plain": seconds("dgx-h100", collective, plain, p, n) / found[fast]["seconds"],
+        "bytes": format_bytes(n) if is_round else f"{n / 1e6:,.0f} MB",
+        "fastest": fastest,
+        "time": duration(least),
+        "plain": seconds("dgx-h100", collective, plain, p, n) / least,
     }

@@ -12,7 +12,16 @@ import torch
 from torch import distributed as dist
 
 import fake_gpus
-from collectives.backends import BACKENDS, backend, horovod, mpi, nccl, need, open_mpi, presence
+from collectives.backends import (
+    BACKENDS,
+    backend,
+    horovod,
+    mpi,
+    nccl,
+    need,
+    open_mpi,
+    presence,
+)
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
@@ -43,14 +52,16 @@ def checks(name: str, p: int) -> Counter[str]:
 @pytest.mark.parametrize("name", each(["gloo", "horovod", "mpi"], few=["gloo", "mpi"]))
 def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     counted = checks(name, p)
-    assert set(counted) == {*backend(name).collectives}
+    assert set(counted) == set(backend(name).collectives)
     assert min(counted.values()) >= 12
     assert len(counted) == (5 if name == "horovod" else 8)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["p2p", "mpi"])
-def test_a_persistent_call_reads_and_writes_the_same_tensors_again_and_again(name: str) -> None:
+def test_a_persistent_call_reads_and_writes_the_same_tensors_again_and_again(
+    name: str,
+) -> None:
     """Every call of every collective is checked on data that were written after it was prepared."""
     once = {
         "backends": [name],
@@ -124,11 +135,24 @@ def test_all_back_ends_in_one_table() -> None:
     assert algorithms == ["default", "segmented_ring", "rabenseifner"]
     assert {row["device"] for row in measured.rows} == {"cpu"}
     assert len(measured.environment) == 3 * 3
-    assert measured.environment[-1]["backends"] == ["mpi", "mpi:segmented_ring", "mpi:rabenseifner"]
+    assert measured.environment[-1]["backends"] == [
+        "mpi",
+        "mpi:segmented_ring",
+        "mpi:rabenseifner",
+    ]
 
 
 def test_launches_are_as_few_as_can_be() -> None:
-    backends = ["mpi", "p2p", "nccl:Ring/LL", "nccl:Tree", "horovod", "nccl", "mpi:ring", "gloo"]
+    backends = [
+        "mpi",
+        "p2p",
+        "nccl:Ring/LL",
+        "nccl:Tree",
+        "horovod",
+        "nccl",
+        "mpi:ring",
+        "gloo",
+    ]
     settings = Settings(backends=backends, where="mpirun")
     assert [
         (one.where, one.backends, one.variables()) for (one,) in group_by_launch([settings])
@@ -150,7 +174,9 @@ def test_launches_are_as_few_as_can_be() -> None:
 
 def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
     settings = Settings(
-        backends=["p2p", "gloo", "p2p_nccl", "nccl"], where="cluster:5ms,25MB/s", ranks=8
+        backends=["p2p", "gloo", "p2p_nccl", "nccl"],
+        where="cluster:5ms,25MB/s",
+        ranks=8,
     )
     assert [one.backends for (one,) in group_by_launch([settings])] == [
         ["p2p", "gloo"],
@@ -165,7 +191,10 @@ def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
     ("settings", "message"),
     [
         ({}, "GPUs for nccl on 9 ranks: got 1, expected 9, or --share-gpus"),
-        ({"share_gpus": True}, "ranks that share GPUs: got 9, expected at most 8 on 16 cores"),
+        (
+            {"share_gpus": True},
+            "ranks that share GPUs: got 9, expected at most 8 on 16 cores",
+        ),
         (
             {"where": "cluster:5ms,25MB/s"},
             "ranks that share GPUs: got 9, expected at most 8 on 16 cores",
@@ -173,7 +202,10 @@ def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
     ],
 )
 def test_too_few_gpus_or_cores_are_refused_before_anything_starts(
-    settings: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake_gpus.install(tmp_path, monkeypatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -185,30 +217,28 @@ def test_too_few_gpus_or_cores_are_refused_before_anything_starts(
 @pytest.mark.parametrize("name", list(BACKENDS))
 def test_what_a_back_end_lacks_is_refused_before_anything_starts(name: str) -> None:
     one = backend(name)
-    for collective in {*CONTRACTS} - {*one.collectives}:
+    for collective in set(CONTRACTS).difference(one.collectives):
         with pytest.raises(ValueError, match=f"{name} has no '{collective}', expected one of"):
             Settings(backends=[name], collective=collective)
-    for dtype in {*DTYPES} - {*one.dtypes}:
+    for dtype in set(DTYPES).difference(one.dtypes):
         with pytest.raises(ValueError, match=f"{name} has no '{dtype}', expected one of"):
             Settings(backends=[name], dtype=dtype)
-    for op in {*OPS} - {*one.ops}:
+    for op in set(OPS).difference(one.ops):
         with pytest.raises(ValueError, match=f"{name} has no '{op}', expected one of"):
             Settings(backends=[name], op=op)
     for collective, ops in one.ops_of.items():
-        for op in {*one.ops} - {*ops}:
+        for op in set(one.ops).difference(ops):
             with pytest.raises(ValueError, match=f"{name} has no '{collective} {op}', expected"):
                 Settings(backends=[name], collective=collective, op=op)
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
-def test_a_back_end_claims_no_collective_that_it_has_not_named(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_back_end_claims_no_collective_that_it_has_not_named(name: str) -> None:
     """A ninth collective has a contract, but no library's file names it."""
     assert backend(name).unsupported("scan", "sum", "float32") is not None
-    assert {*backend(name).collectives} <= {*CONTRACTS}
-    assert {*backend(name).dtypes} <= {*DTYPES}
-    assert {*backend(name).ops} <= {*OPS}
+    assert set(backend(name).collectives) <= set(CONTRACTS)
+    assert set(backend(name).dtypes) <= set(DTYPES)
+    assert set(backend(name).ops) <= set(OPS)
 
 
 @pytest.fixture
@@ -231,16 +261,25 @@ def test_a_back_end_performs_no_collective_that_it_has_not(
     monkeypatch.setattr(horovod, "started", lambda: library)
     monkeypatch.setattr(mpi, "_started", lambda: library)
     tensor = torch.arange(4.0)
-    for collective in ("gossip", *({*CONTRACTS} - {*backend(name).collectives})):
+    for collective in {"gossip", *CONTRACTS}.difference(backend(name).collectives):
         algorithm = "ring" if backend(name).takes_schedules else "auto"
         with pytest.raises(ValueError, match=f"'{collective}'"):
             backend(name).perform(
-                Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm)
+                Call(
+                    collective,
+                    tensor,
+                    tensor,
+                    dist.ReduceOp.SUM,
+                    0,
+                    algorithm=algorithm,
+                )
             )
         assert torch.equal(tensor, torch.arange(4.0))
 
 
-def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_back_end_says_why_everywhere_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(programs.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: None)
     for name, missing, where in (
@@ -265,12 +304,15 @@ def test_nccl_is_there_where_a_gpu_is_and_else_says_why(name: str) -> None:
         assert presence(name).version.startswith("NCCL ")
     else:
         with pytest.raises(
-            ImportError, match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)"
+            ImportError,
+            match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)",
         ):
             bench([Settings(backends=["p2p", name])])
 
 
-def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_a_gpu_of_its_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(
@@ -366,7 +408,12 @@ class Library:
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What is called of the libraries, among those whose names begin as theirs."""
     found: list[object] = []
-    names = ("libnccl-net.so", "libnccl.so.2", "libcudart_static.a", "libcudart-9335f6a2.so.12")
+    names = (
+        "libnccl-net.so",
+        "libnccl.so.2",
+        "libcudart_static.a",
+        "libcudart-9335f6a2.so.12",
+    )
     (tmp_path / "maps").write_text(
         "".join(f"7f0-7f1 r-xp 0 08:01 7 /a b/{name}\n" for name in names) + "7f2-7f3 rw-p 0 0 0\n"
     )
@@ -429,7 +476,14 @@ def test_nccl_on_all_gpus(name: str) -> None:
 def test_rows_of_nccl_s_algorithms() -> None:
     backends = ["p2p_nccl", "nccl:Ring/Simple", "nccl:Tree/Simple"]
     measured = bench(
-        [Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20])]
+        [
+            Settings(
+                ranks=2,
+                backends=backends,
+                algorithms=["ring", "two_tree"],
+                bytes=[4, 1 << 20],
+            )
+        ]
     )
     assert [row["wrong"] for row in measured.rows] == [0] * 8
     assert {row["device"] for row in measured.rows} == {"cuda"}

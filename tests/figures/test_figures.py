@@ -34,7 +34,12 @@ ROWS = pd.DataFrame(
 )
 AXES = kit.BYTES, kit.US
 WINNERS = pd.DataFrame(
-    [("ring", 2, 4, "here"), ("tree", 2, 8, "here"), ("", 4, 4, "here"), ("ring", 4, 8, "here")],
+    [
+        ("ring", 2, 4, "here"),
+        ("tree", 2, 8, "here"),
+        ("", 4, 4, "here"),
+        ("ring", 4, 8, "here"),
+    ],
     columns=["winner", "ranks", "bytes", "on"],
 )
 SPANS = pd.DataFrame(
@@ -43,7 +48,10 @@ SPANS = pd.DataFrame(
 )
 # How each is drawn, and a part of its alternative text.
 PICTURES = {
-    "walk": (lambda: walk(build("all_reduce", "ring", 4)), "every rank holds 4 complete chunks"),
+    "walk": (
+        lambda: walk(build("all_reduce", "ring", 4)),
+        "every rank holds 4 complete chunks",
+    ),
     "space and time": (
         lambda: space_time(build("all_reduce", "two_tree", 8)),
         ": 28 arrows between ranks over",
@@ -88,13 +96,23 @@ PICTURES = {
     ),
     "fields": (
         lambda: fields(
-            WINNERS, "bytes", "ranks", "winner", (kit.BYTES, kit.RANKS), "Who wins", facet="on"
+            WINNERS,
+            "bytes",
+            "ranks",
+            "winner",
+            (kit.BYTES, kit.RANKS),
+            "Who wins",
+            facet="on",
         ),
         "here: ring in 2 of 4",
     ),
     "lanes": (
         lambda: lanes(
-            SPANS, kit.SECONDS, "A timeline", {"sends": "#4269d0", "waits": "faint"}, facet="run"
+            SPANS,
+            kit.SECONDS,
+            "A timeline",
+            {"sends": "#4269d0", "waits": "faint"},
+            facet="run",
         ),
         "one",
     ),
@@ -103,7 +121,9 @@ PICTURES = {
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_reproducible_has_two_themes_and_says_what_it_shows(name: str) -> None:
+def test_a_picture_is_reproducible_has_two_themes_and_says_what_it_shows(
+    name: str,
+) -> None:
     draw, said = PICTURES[name]
     one = draw()
     assert one == draw()
@@ -139,7 +159,7 @@ def test_an_algorithm_looks_the_same_in_all_collectives_and_unlike_the_others_in
     """Figures ask for a mark and a shape by name alone."""
     for (collective, name), each in ALGORITHMS.items():
         assert (MARKS[name], SHAPES[name]) == (each.mark, each.shape), name
-        marks = [*(MARKS[one] for one in names(collective)), backend("gloo").mark]
+        marks = [MARKS[one] for one in names(collective)] + [backend("gloo").mark]
         looks = [look for look in marks if look != NEUTRAL]
         assert (
             len({look.colour for look in looks})

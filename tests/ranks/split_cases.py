@@ -22,7 +22,13 @@ from collectives.backends.torch_native import GLOO
 from collectives.core.schedule import cut
 from collectives.engine.call import Call
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, Action, kept
+from collectives_book.model_parallel.pipeline import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    Action,
+    kept,
+)
 from collectives_book.model_parallel.split_steps import gradients, through
 from collectives_book.model_parallel.tensor_parallel import (
     AllReduce,
@@ -127,7 +133,10 @@ def tensor() -> Iterator[Check]:
                 f"{name}, {hidden} hidden units",
                 divided([weights(hidden), weights(hidden, 10)], all_reduce),
             )
-    yield "all-reduces of two blocks", asked([weights(7), weights(7, 10)]) == [X.numel()] * 4
+    yield (
+        "all-reduces of two blocks",
+        asked([weights(7), weights(7, 10)]) == [X.numel()] * 4,
+    )
     yield "the same bits on all ranks", same_bits()
     yield from faults()
 
@@ -189,7 +198,10 @@ def faults() -> Iterator[Check]:
         not divided(blocks, lambda x: next(calls) < 3 and ring(x)),
     )
     yield "fault: no all-reduce backward", not divided(blocks, ring, no_sum_backward)
-    yield "fault: the bias is added by every rank", not divided(blocks, ring, bias_in_the_sum)
+    yield (
+        "fault: the bias is added by every rank",
+        not divided(blocks, ring, bias_in_the_sum),
+    )
     yield "fault: gradients are summed twice", not divided(blocks, ring, sum_of_a_copy)
 
 
@@ -200,7 +212,10 @@ def pipelines() -> Iterator[Check]:
     yield "the messages of a step", sent() == expected_bytes()
     if dist.get_world_size() > 1:
         yield "fault: targets in another order", not piped("gpipe", 7, swap=True)
-        yield "fault: a micro-batch is left out", not piped("gpipe", 3, order=without_the_first)
+        yield (
+            "fault: a micro-batch is left out",
+            not piped("gpipe", 3, order=without_the_first),
+        )
 
 
 def without_the_first(actions: list[Action]) -> list[Action]:
@@ -262,8 +277,8 @@ class WatchedStage(PipelineStage):
     """A stage of torch's that keeps the order of its passes, and how many micro-batches it has kept at most."""
 
     def __init__(self, own: Block, group: dist.ProcessGroup) -> None:
-        place = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
-        super().__init__(Layers(own), *place, group=group)
+        rank, stages = dist.get_rank(), dist.get_world_size()
+        super().__init__(Layers(own), rank, stages, torch.device("cpu"), group=group)
         self.passes: list[Action] = []
         self.kept = 0
 
@@ -300,7 +315,8 @@ def torchs_step(name: str, schedule: Any, count: int, group: dist.ProcessGroup) 
     loss(through(x, blocks), target).backward()
     watched = WatchedStage(shard(weights(5, 10 * stage), 0, 1), group)
     pipe = schedule(watched, count, loss_fn=loss, scale_grads=False)
-    pipe.step(*([x] if stage == 0 else []), target=target if stage == stages - 1 else None)
+    given = [x] if stage == 0 else []
+    pipe.step(*given, target=target if stage == stages - 1 else None)
     pairs = zip(watched.submod.weights, blocks[stage], strict=True)
     order = SCHEDULES[name](stage, stages, count)
     return (
@@ -313,5 +329,9 @@ def torchs_step(name: str, schedule: Any, count: int, group: dist.ProcessGroup) 
 def silent() -> Iterator[Check]:
     """The last stage goes away after one micro-batch: the first one must not wait for ever."""
     stage, stages = dist.get_rank(), dist.get_world_size()
-    one_stage("gpipe", 2, order=lambda actions: actions[:1] if stage == stages - 1 else actions)
+    one_stage(
+        "gpipe",
+        2,
+        order=lambda actions: actions[:1] if stage == stages - 1 else actions,
+    )
     yield "nothing noticed", False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,9 +15,6 @@ from collectives.core.schedule import Ints, Schedule, Step, run
 from collectives.figures.layout import Placement, bend, between, layout, turns
 from collectives.figures.style import WIDTH, Colour, Picture, Theme, hues, picture
 from collectives.units import many
-
-if TYPE_CHECKING:
-    pass
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"

@@ -24,7 +24,13 @@ from collectives.launch.cluster import parse
 from collectives.launch.where import parse_where
 from collectives.units import format_rate
 from collectives_book.data_parallel.experiment import need_joining
-from collectives_book.experiment import Algorithm, RankExperiment, Ranks, Repetitions, Some
+from collectives_book.experiment import (
+    Algorithm,
+    RankExperiment,
+    Ranks,
+    Repetitions,
+    Some,
+)
 
 # Seconds that a rank waits for another; a slow worker's step takes a fraction of a second.
 LIMIT = 60.0
@@ -110,7 +116,11 @@ class Asynchronous(RankExperiment):
             super().measure(left, keep)
             return
         options = parse(parse_where(self.where).options, self.ranks)
-        hosts = {"hosts": self.ranks, "latency": options.latency, "rate": options.rate}
+        hosts = {
+            "hosts": self.ranks,
+            "latency": options.latency,
+            "rate": options.rate,
+        }
         self.launch_on_hosts(self.job(left), keep, hosts)
 
     def slow_down(self, hosts: Cluster, slow: str) -> None:

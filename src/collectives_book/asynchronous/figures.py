@@ -50,12 +50,13 @@ def modes(rows: Rows) -> list[tuple[str, Rows]]:
 
 def slowness(row: Row) -> str:
     """Return who is slow in the runs of a row, and by which factor."""
-    return {
+    texts = {
         "nobody": "no worker is slow",
         "compute": f"one worker\ncomputes {row.factor}× as long",
         "link": f"one worker's link\nis {row.link_factor}× slower",
         "turns": f"each now and then\ncomputes {row.factor}× as long",
-    }[row.slow]
+    }
+    return texts[row.slow]
 
 
 def by_mode(rows: Rows) -> Rows:
@@ -63,8 +64,10 @@ def by_mode(rows: Rows) -> Rows:
     lines = []
     for _, runs in rows.groupby(["slow", "mode"], sort=False):
         samples = [*(runs.updates / runs.seconds)]
-        interval = dict(zip(("low", "rate", "high"), median_interval(samples), strict=True))
-        lines.append(runs.iloc[0].to_dict() | {"samples": samples} | interval)
+        low, rate, high = median_interval(samples)
+        line = runs.iloc[0].to_dict()
+        line |= {"samples": samples, "low": low, "rate": rate, "high": high}
+        lines.append(line)
     return pd.DataFrame(lines)
 
 
@@ -87,22 +90,25 @@ def rates(rows: Rows, predicted: Mapping[tuple[str, str], float]) -> Picture:
 
 def staleness(rows: Rows) -> Picture:
     """Return the staleness of all updates as a histogram of each mode."""
-    counts = {called: added(runs.staleness) for called, runs in modes(rows)}
+    histograms = {called: added(runs.staleness) for called, runs in modes(rows)}
 
     def paint(figure: Figure, _: Theme) -> None:
-        panels = figure.subplots(1, len(counts), squeeze=False)[0]
-        for axes, (called, found) in zip(panels, counts.items(), strict=True):
-            axes.bar(
-                range(len(found)), np.divide(found, sum(found)), 1.0, color=look(called).colour
-            )
-            axes.set_title(f"{called}\nlargest {len(found) - 1}", loc="left", fontsize=9)
-            axes.set_xlim(-0.5, max(len(found), 2) - 0.5)
+        panels = figure.subplots(1, len(histograms), squeeze=False)[0]
+        for axes, (called, counts) in zip(panels, histograms.items(), strict=True):
+            values = range(len(counts))
+            shares = np.divide(counts, sum(counts))
+            axes.bar(values, shares, 1.0, color=look(called).colour)
+            axes.set_title(f"{called}\nlargest {len(counts) - 1}", loc="left", fontsize=9)
+            axes.set_xlim(-0.5, max(len(counts), 2) - 0.5)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[0].set_ylabel("updates")
-        figure.supxlabel("steps ahead of the slowest worker when parameters were read", fontsize=10)
+        figure.supxlabel(
+            "steps ahead of the slowest worker when parameters were read",
+            fontsize=10,
+        )
 
-    shown = [f"{called} largest {len(found) - 1}" for called, found in counts.items()]
+    shown = [f"{called} largest {len(counts) - 1}" for called, counts in histograms.items()]
     return kit.drawn(paint, "Histograms of the staleness of all updates", 2.4, shown)
 
 
@@ -111,11 +117,13 @@ def lag(rows: Rows) -> Rows:
     lines = {}
     for called, runs in modes(rows):
         delays = added(runs.delay)
-        middle = np.searchsorted(np.cumsum(delays), (sum(delays) + 1) // 2)
-        lines[called] = len(added(runs.staleness)) - 1, middle, len(delays) - 1
-    return pd.DataFrame.from_dict(
-        lines, "index", columns=["largest staleness", "median delay", "largest delay"]
-    )
+        half = (sum(delays) + 1) // 2
+        lines[called] = {
+            "largest staleness": len(added(runs.staleness)) - 1,
+            "median delay": np.searchsorted(np.cumsum(delays), half),
+            "largest delay": len(delays) - 1,
+        }
+    return pd.DataFrame.from_dict(lines, "index")
 
 
 def added(counts: Rows) -> list[int]:
@@ -124,7 +132,8 @@ def added(counts: Rows) -> list[int]:
     >>> added([[1, 2], [1, 0, 5]])
     [2, 2, 5]
     """
-    return [int(sum(each)) for each in zip_longest(*counts, fillvalue=0)]
+    columns = zip_longest(*counts, fillvalue=0)
+    return [int(sum(column)) for column in columns]
 
 
 def loss(rows: Rows) -> Picture:
@@ -144,19 +153,24 @@ def loss(rows: Rows) -> Picture:
 
 def outcome(rows: Rows) -> Rows:
     """Return a table of each mode's loss and accuracy, and of its way to the lowest loss that every run reaches."""
-    goal = max(min(row.losses) for row in rows.itertuples())
+    goal = max(min(losses) for losses in rows.losses)
+    # The round in which each run reaches the goal.
     first = [int(np.argmax(np.array(losses) <= goal)) for losses in rows.losses]
-    last = rows.losses.map(lambda losses: losses[-1])
     seconds = [at[nth] for at, nth in zip(rows["at"], first, strict=True)]
-    found = rows.assign(last=last, updates_to=first * rows.workers, seconds_to=seconds)
-    forms = {
-        "loss in the end": ("last", "{:.2f}".format),
-        "test images correct": ("accuracy", "{:.0%}".format),
-        f"updates to a loss of {goal:.2f}": ("updates_to", "{:.0f}".format),
-        f"time to a loss of {goal:.2f}": ("seconds_to", duration),
-    }
-    each = {
-        called: [statements.span(runs[of], form) for of, form in forms.values()]
-        for called, runs in modes(found)
-    }
-    return pd.DataFrame.from_dict(each, "index", columns=[*forms])
+    found = rows.assign(
+        last=[losses[-1] for losses in rows.losses],
+        updates_to=first * rows.workers,
+        seconds_to=seconds,
+    )
+    lines = {}
+    for called, runs in modes(found):
+        lines[called] = {
+            "loss in the end": statements.span(runs["last"], "{:.2f}".format),
+            "test images correct": statements.span(runs.accuracy, "{:.0%}".format),
+            f"updates to a loss of {goal:.2f}": statements.span(
+                runs.updates_to,
+                "{:.0f}".format,
+            ),
+            f"time to a loss of {goal:.2f}": statements.span(runs.seconds_to, duration),
+        }
+    return pd.DataFrame.from_dict(lines, "index")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from collectives.algorithms import build
 from collectives.launch import links
@@ -20,12 +21,12 @@ def predictions(parameters: Asynchronous) -> dict[tuple[str, str], float]:
     network = links(parameters.where, parameters.ranks)
     if network is None:
         return {}
-    link, nbytes = machine(network).network, message_bytes()
+    link = machine(network).network
+    nbytes = message_bytes()
+    known = [slow for slow in parameters.slow if slow != "turns"]
     return {
         (slow, mode): predicted(parameters, link, slow, mode, nbytes)
-        for slow in parameters.slow
-        for mode in parameters.modes
-        if slow != "turns"
+        for slow, mode in product(known, parameters.modes)
     }
 
 
@@ -80,7 +81,8 @@ def _with_a_lead(alone: Sequence[float], steps: int, bound: int) -> float:
     >>> _with_a_lead([1.0, 1.0], steps=10, bound=4), round(_with_a_lead([1.0, 10.0], steps=10, bound=4), 3)
     (2.0, 0.267)
     """
-    workers, slowest = len(alone), max(alone)
+    workers = len(alone)
+    slowest = max(alone)
     free = sum(1 / each for each in alone)
     done = workers * steps / free / slowest  # steps of the slowest if no worker waits
     behind = max(done, steps - (workers - 1) * (bound + 1) / workers)

@@ -57,7 +57,12 @@ class Server:
     """
 
     def __init__(
-        self, parameters: torch.Tensor, workers: int, steps: int, bound: int | None, rate: float
+        self,
+        parameters: torch.Tensor,
+        workers: int,
+        steps: int,
+        bound: int | None,
+        rate: float,
     ) -> None:
         if bound == 0 and steps % workers:
             raise ValueError(
@@ -65,7 +70,8 @@ class Server:
             )
         self.parameters, self.bound, self.rate = parameters, bound, rate
         self.updates: list[Update] = []
-        self._left, self._began = steps, time.monotonic()
+        self._left = steps
+        self._began = time.monotonic()
         self._next = [0] * workers  # the step that each worker computes, or will compute next
         # What a worker that computes was sent: staleness, updates in it.
         self._seen: dict[int, tuple[int, int]] = {}

@@ -92,7 +92,8 @@ def _serve_step(shared: _Shared, worker: int) -> bool:
 
     False if there is no step left.
     """
-    server, seconds = shared.server, 2 * shared.seconds  # a slower worker is late before this
+    server = shared.server
+    seconds = 2 * shared.seconds  # a slower worker is late before this
     with shared.changed:
         if not shared.changed.wait_for(lambda: server.may_read(worker), seconds):
             raise RuntimeError(
@@ -107,7 +108,11 @@ def _serve_step(shared: _Shared, worker: int) -> bool:
     shared.awaited[worker] = step, time.monotonic() + shared.seconds
     # Asked for before the worker can send it, so that it comes at once.
     coming = dist.irecv(gradient, worker + 1)
-    _finish(dist.isend(message, worker + 1), f"sending step {step} to worker {worker}", seconds)
+    _finish(
+        dist.isend(message, worker + 1),
+        f"sending step {step} to worker {worker}",
+        seconds,
+    )
     _finish(coming, f"receiving step {step} of worker {worker}", seconds)
     del shared.awaited[worker]
     with shared.changed:
@@ -126,7 +131,11 @@ def _give_up(server: Server, failed: int) -> None:
                 _finish(notice, f"sending to worker {worker}", NOTICE_SECONDS)
 
 
-def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seconds: float) -> int:
+def work(
+    gradient: Callable[[torch.Tensor, int], torch.Tensor],
+    count: int,
+    seconds: float,
+) -> int:
     """Compute, as any other rank, ``gradient(parameters, step)`` of ``count`` numbers until the server says stop.
 
     Returns the number of steps. Raises RuntimeError if the server or another worker fails, or if
@@ -149,7 +158,11 @@ def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seco
         answer = _message(gradient(message[:-1], step), step)
         # The answer is a copy, so the next parameters may overwrite these.
         coming = dist.irecv(message, SERVER)
-        _finish(dist.isend(answer, SERVER), f"sending step {step} to the server", patience)
+        _finish(
+            dist.isend(answer, SERVER),
+            f"sending step {step} to the server",
+            patience,
+        )
         steps_done += 1
 
 

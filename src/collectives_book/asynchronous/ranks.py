@@ -73,7 +73,11 @@ def _train(settings: Row, mode: str, slow: str, learned: Samples) -> TrainingRun
         return None
     bound = {"synchronous": 0, "stale": settings["bound"], "asynchronous": None}[mode]
     server = Server(
-        start, settings["workers"], settings["workers"] * settings["steps"], bound, settings["rate"]
+        start,
+        settings["workers"],
+        settings["workers"] * settings["steps"],
+        bound,
+        settings["rate"],
     )
     snapshots = [start.clone()]
 
@@ -96,7 +100,8 @@ class Gradient:
     def __init__(self, settings: Row, worker: int, slow: str, learned: Samples) -> None:
         self.settings, self.worker, self.slow = settings, worker, slow
         self.device = backend(settings["backend"]).device()
-        self.model, self.learned = perceptron().to(self.device), learned.to(self.device)
+        self.model = perceptron().to(self.device)
+        self.learned = learned.to(self.device)
 
     def __call__(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
         """Return the worker's part of the gradient at these parameters, on the CPU, when its time is over."""
@@ -108,7 +113,8 @@ class Gradient:
     def _compute(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
         which = next(batches(len(self.learned.labels), self.settings["batch"], first=step))
         vector_to_parameters(parameters, self.model.parameters())
-        batch, workers = self.learned.take(which), self.settings["workers"]
+        batch = self.learned.take(which)
+        workers = self.settings["workers"]
         loss = part_of_loss(self.model, batch, self.worker, workers)
         return parameters_to_vector(torch.autograd.grad(loss, list(self.model.parameters())))
 
@@ -134,8 +140,10 @@ def _by_all_reduce(
 
     Rank 0 adds zeros, and watches.
     """
-    replicas, watches = over(settings["backend"], settings["algorithm"]), gradient.worker < 0
-    began, trained = time.monotonic(), TrainingRun([], [parameters.clone()])
+    replicas = over(settings["backend"], settings["algorithm"])
+    watches = gradient.worker < 0
+    began = time.monotonic()
+    trained = TrainingRun([], [parameters.clone()])
     for step in range(settings["steps"]):
         own = torch.zeros_like(parameters) if watches else gradient(parameters, step)
         total = own.to(replicas.device)
@@ -154,7 +162,9 @@ def _row(trained: TrainingRun, learned: Samples, tested: Samples) -> Row:
 
     Losses are those of all samples to learn from, after each round of updates.
     """
-    updates, model, losses = trained.updates, perceptron(), []
+    updates = trained.updates
+    model = perceptron()
+    losses = []
     for parameters in trained.snapshots:
         vector_to_parameters(parameters, model.parameters())
         with torch.no_grad():

@@ -28,7 +28,13 @@ from collectives.launch import RankError, launch, links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives_book.data_parallel.ranks import ONE_PROCESS, RATES
-from collectives_book.experiment import Algorithm, Distinct, Name, RankExperiment, Some
+from collectives_book.experiment import (
+    Algorithm,
+    Distinct,
+    Name,
+    RankExperiment,
+    Some,
+)
 from collectives_book.training.step import Training
 
 JOINING = tuple(name for name in BACKENDS if backend(name).joins_group)
@@ -96,13 +102,13 @@ class DataParallel(RankExperiment):
         Those that are started alike stand together: one launch measures them. The killed rank comes
         last.
         """
-        joined = [
-            (launcher_for(name, self.where), *variant)
-            for name in self.libraries()
-            for variant in self._variants(name)
-        ]
+        joined = []
+        for name in self.libraries():
+            launcher = launcher_for(name, self.where)
+            joined += [(launcher, *variant) for variant in self._variants(name)]
         first = joined[0]
-        one, tried = (*first[:2], ONE_PROCESS, ""), (*first[:2], RATES, "")
+        one = (*first[:2], ONE_PROCESS, "")
+        tried = (*first[:2], RATES, "")
         cases = [one, *joined, *([tried] if self.batches else [])]
         together = [case[:2] for case in cases]
         cases.sort(key=lambda case: together.index(case[:2]))
@@ -170,7 +176,10 @@ class DataParallel(RankExperiment):
         chosen = choose("all_reduce", self.ranks, row["bytes"], row["algorithm"], on=on)
         schedule = build("all_reduce", chosen.algorithm, self.ranks, segments=chosen.segments)
         seconds = simulate(schedule, on, row["bytes"], chosen.algorithm).seconds
-        return row | {"simulated_us": round(seconds * 1e6, 3), "chosen": chosen.algorithm}
+        return row | {
+            "simulated_us": round(seconds * 1e6, 3),
+            "chosen": chosen.algorithm,
+        }
 
     def _killed_and_resumed(self, fusion: str | None, joined: list[tuple[str, str]]) -> Row:
         """Kill a rank, then start all again, which go on from the checkpoint.
@@ -179,7 +188,10 @@ class DataParallel(RankExperiment):
         """
         file = Path(f"{self.output}.checkpoint.pt")
         file.unlink(missing_ok=True)
-        again = self.job(joined) | {"file": str(file.absolute()), "every": self.every}
+        again = self.job(joined) | {
+            "file": str(file.absolute()),
+            "every": self.every,
+        }
         try:
             death = self._killed(fusion, again | {"killed_at": self.killed_at})
             events = self._launched(
@@ -193,7 +205,15 @@ class DataParallel(RankExperiment):
             file.unlink(missing_ok=True)
         row: Row = next(event["rows"][0] for event in events if "rows" in event)
         kept = (self.killed_at - 1) // self.every * self.every
-        return row | death | {"part": "resumed", "killed_at": self.killed_at, "resumed_after": kept}
+        return (
+            row
+            | death
+            | {
+                "part": "resumed",
+                "killed_at": self.killed_at,
+                "resumed_after": kept,
+            }
+        )
 
     def _killed(self, fusion: str | None, job: Row) -> Row:
         """Return the losses until the last rank is killed, what the launcher says then, and how long after that."""
@@ -205,13 +225,22 @@ class DataParallel(RankExperiment):
 
         try:
             self._launched(
-                launcher_for(self.backend, self.where), fusion, job, on_event, KILLED_SECONDS
+                launcher_for(self.backend, self.where),
+                fusion,
+                job,
+                on_event,
+                KILLED_SECONDS,
             )
         except RankError as error:
             if not last:
                 raise
-            (when, losses), said = last[0], str(error).splitlines()[0].partition(";")[0]
-            return {"before": losses, "said": said, "seconds": round(time.monotonic() - when, 3)}
+            (when, losses) = last[0]
+            said = str(error).splitlines()[0].partition(";")[0]
+            return {
+                "before": losses,
+                "said": said,
+                "seconds": round(time.monotonic() - when, 3),
+            }
         raise RuntimeError(
             "a rank was killed: got a training run that ended well, expected RankError"
         )

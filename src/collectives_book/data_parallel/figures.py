@@ -54,7 +54,8 @@ def differences(rows: Rows) -> dict[str, float]:
 
 def pair(rows: Rows) -> tuple[Any, Any]:
     """Return the row of the training that was killed, and that of the same training without."""
-    row, series = next(measured.part(rows, "resumed").itertuples()), replicated(rows)
+    row = next(measured.part(rows, "resumed").itertuples())
+    series = replicated(rows)
     return row, next(
         series[(series.backend == row.backend) & (series.algorithm == row.algorithm)].itertuples()
     )
@@ -68,7 +69,8 @@ def changed(rows: Rows) -> int:
 
 def losses(rows: Rows) -> Picture:
     """Return the loss of every step: one process as dashes, on them in turn markers of each back end."""
-    alone, series = one_process(rows), [*replicated(rows).drop_duplicates("backend").itertuples()]
+    alone = one_process(rows)
+    series = [*replicated(rows).drop_duplicates("backend").itertuples()]
     looks = {
         f"{row.ranks} replicas, {name_of(row)}": measured.look(row.backend, row.algorithm)
         for row in series
@@ -76,7 +78,12 @@ def losses(rows: Rows) -> Picture:
     steps = np.arange(len(alone.losses))
     parts = []
     for nth, (name, row) in enumerate(zip(looks, series, strict=True)):
-        columns = {"step": steps + 1, "loss": row.losses, ALONE: alone.losses, "series": name}
+        columns = {
+            "step": steps + 1,
+            "loss": row.losses,
+            ALONE: alone.losses,
+            "series": name,
+        }
         parts.append(pd.DataFrame(columns)[nth :: len(series)])
     table = pd.concat(parts, ignore_index=True)
     chart = Curves(table, "step", "loss", "series", STEPS, looks.__getitem__)
@@ -92,7 +99,8 @@ def times(rows: Rows) -> Picture:
     found = measured.part(rows, "training")
     predicted = found.median_us - found.get("reduce_us", np.nan) + found.get("simulated_us", np.nan)
     found = found.assign(
-        predicted=predicted.astype(float), name=[name_of(row) for row in found.itertuples()]
+        predicted=predicted.astype(float),
+        name=[name_of(row) for row in found.itertuples()],
     )
     looks = {ALONE: NEUTRAL}
     for row in found[found.name != ALONE].itertuples():
@@ -108,13 +116,21 @@ def times(rows: Rows) -> Picture:
 def resumed(rows: Rows) -> Picture:
     """Return the losses around a killed rank: of the training that resumed, and as dashes of an undisturbed one."""
     row, whole = pair(rows)
-    kept, died = int(row.resumed_after), int(row.killed_at)
+    kept = int(row.resumed_after)
+    died = int(row.killed_at)
     undisturbed = whole.losses[: len(row.before)]
-    columns = {"series": "until it was killed", "loss": row.before, "undisturbed": undisturbed}
+    columns = {
+        "series": "until it was killed",
+        "loss": row.before,
+        "undisturbed": undisturbed,
+    }
     until = pd.DataFrame(columns)
     columns = {"series": "resumed", "loss": row.losses, "undisturbed": whole.losses}
     after = pd.DataFrame(columns)[kept:]
-    looks = {"until it was killed": measured.look(row.backend, row.algorithm), "resumed": VERMILION}
+    looks = {
+        "until it was killed": measured.look(row.backend, row.algorithm),
+        "resumed": VERMILION,
+    }
 
     def killed(panels: Sequence[Axes], theme: Theme) -> None:
         panels[0].axvline(died, color=theme.ink, lw=0.9, ls=":")

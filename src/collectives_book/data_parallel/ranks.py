@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from itertools import chain, product
 
 import torch
 from torch import distributed as dist
@@ -36,7 +37,8 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 
 
 def _rows(settings: Row, report: Callable[[Row], None]) -> Iterator[list[Row]]:
-    training, device = Training(**settings["training"]), backend(settings["backends"][0]).device()
+    training = Training(**settings["training"])
+    device = backend(settings["backends"][0]).device()
     for name, algorithm in settings["joined"]:
         if name == RATES:
             yield rates(**settings["rates"], device=device)
@@ -52,21 +54,29 @@ def one_process(training: Training, device: torch.device) -> Row:
     row: Row = {}
     if dist.get_rank() == 0:
         state = train(training, alone(device), timed(step, times))
-        row = summary(ONE_PROCESS, training, state, times) | {"backend": ONE_PROCESS, "ranks": 1}
+        row = summary(ONE_PROCESS, training, state, times) | {
+            "backend": ONE_PROCESS,
+            "ranks": 1,
+        }
     dist.barrier()
     return row
 
 
 def replicated(
-    training: Training, name: str, algorithm: str, settings: Row, report: Callable[[Row], None]
+    training: Training,
+    name: str,
+    algorithm: str,
+    settings: Row,
+    report: Callable[[Row], None],
 ) -> Row:
     """A replica on every rank, joined by this back end."""
     steps: list[float] = []
     sums: list[float] = []
     replicas = over(name, algorithm)
     take_step: Step = step
-    if die := settings.get("killed_at"):
-        take_step = with_injected_kill(step, die, report)
+    killed_at = settings.get("killed_at")
+    if killed_at:
+        take_step = with_injected_kill(step, killed_at, report)
     state = train(
         training,
         replicas._replace(sum=timed(replicas.sum, sums)),
@@ -78,7 +88,11 @@ def replicated(
     # On a GPU a call returns before it is done, and a library's own optimizer sums elsewhere.
     if sums and replicas.device.type == "cpu" and replicas.wrap is None:
         row["reduce_us"] = interval_us(slowest(sums)[WARMUPS:])["median_us"]
-    return row | {"backend": name, "ranks": replicas.ranks, "where": settings["where"]}
+    return row | {
+        "backend": name,
+        "ranks": replicas.ranks,
+        "where": settings["where"],
+    }
 
 
 def with_injected_kill(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
@@ -106,8 +120,13 @@ def summary(algorithm: str, training: Training, state: State, seconds: list[floa
         "batch": training.batch,
         "steps": training.steps,
     }
-    row |= {"parameters": parameters, "bytes": 4 * (parameters + 1), "losses": state.losses}
-    if kept := seconds[WARMUPS:]:
+    row |= {
+        "parameters": parameters,
+        "bytes": 4 * (parameters + 1),
+        "losses": state.losses,
+    }
+    kept = seconds[WARMUPS:]
+    if kept:
         row |= {"samples": microseconds(kept), **interval_us(kept)}
     return row
 
@@ -121,20 +140,18 @@ def rates(
 
     One process trains for each, because p replicas take the same steps.
     """
-    wanted = [
-        (size, rule, seed)
-        for size in batches
-        for rule in ("same", "linear")
-        for seed in range(seeds)
-    ]
-    mine = list(
-        tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs, device)
-    )
-    return [row for rank in gathered(mine) for row in rank]
+    wanted = list(product(batches, ("same", "linear"), range(seeds)))
+    own = wanted[dist.get_rank() :: dist.get_world_size()]
+    mine = list(tried(own, batches[0], rate, epochs, device))
+    return list(chain(*gathered(mine)))
 
 
 def tried(
-    wanted: list[tuple[int, str, int]], base: int, rate: float, epochs: int, device: torch.device
+    wanted: list[tuple[int, str, int]],
+    base: int,
+    rate: float,
+    epochs: int,
+    device: torch.device,
 ) -> Iterator[Row]:
     """A row for each training: how well the model reads the digits it has learned from, and the others."""
     learned, tested = (samples.to(device) for samples in digits())

@@ -98,7 +98,12 @@ def _name_fields(panel: Axes, table: Rows, axes: tuple[Axis, Axis], columns: int
 
 def _frame(panel: Axes, line: int, width: int, theme: Theme) -> None:
     """Draw a dotted frame around a row of fields."""
-    look: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.6, "ls": (0, (1, 1.5))}
+    look: dict[str, Any] = {
+        "fill": False,
+        "ec": theme.ink,
+        "lw": 1.6,
+        "ls": (0, (1, 1.5)),
+    }
     panel.add_patch(Rectangle((0, line), width, 1, clip_on=False, **look))
 
 

@@ -36,7 +36,8 @@ WIDTH = 5.6
 SUBS = {100: (1.0, 2.0, 5.0), 10000: (1.0, 3.0)}
 
 # Points that a letter of a tick label takes, and that an x axis of a figure's whole width has.
-LETTER, LENGTH = 7.3, 0.62 * 72 * WIDTH
+LETTER = 7.3
+LENGTH = 0.62 * 72 * WIDTH
 
 # Words of an alternative text: a screen reader cannot skip a part of it.
 WORDS = 60
@@ -120,7 +121,13 @@ def legend(
     longest = max((len(name) for name in shapes), default=1)
     columns = max(1, min(4, 60 // (longest + 6)))
     text: dict[str, Any] = {"fontsize": 9, "title_fontsize": 9, "alignment": "left"}
-    figure.legend(handles=handles, loc="outside lower left", ncols=columns, title=title, **text)
+    figure.legend(
+        handles=handles,
+        loc="outside lower left",
+        ncols=columns,
+        title=title,
+        **text,
+    )
 
 
 def scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns: int = 1) -> None:

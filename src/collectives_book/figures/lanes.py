@@ -45,7 +45,12 @@ def lanes(
             kit.scale(panel, "x", axis, [])
             panel.label_outer()
         handles = [Patch(fc=colour, ec="none", label=what) for what, colour in of_theme.items()]
-        figure.legend(handles=handles, loc="outside lower left", ncols=len(colours), fontsize=9)
+        figure.legend(
+            handles=handles,
+            loc="outside lower left",
+            ncols=len(colours),
+            fontsize=9,
+        )
 
     height = 1.0
     for part in panels.values():
@@ -59,7 +64,11 @@ def _lanes(panel: Axes, rows: Rows, colours: Mapping[str, str], theme: Theme) ->
         tall = getattr(row, "tall", 0.84)
         at = places[row.lane] - 0.42 + getattr(row, "level", 0.0)
         colour = colours[row.what]
-        look: dict[str, Any] = {"color": colour, "edgecolor": theme.ground, "lw": 0.6}
+        look: dict[str, Any] = {
+            "color": colour,
+            "edgecolor": theme.ground,
+            "lw": 0.6,
+        }
         panel.barh(at, row.end - row.begin, tall, row.begin, align="edge", **look)
         text = getattr(row, "text", "")
         if text:

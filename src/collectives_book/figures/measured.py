@@ -21,19 +21,22 @@ from collectives_book.figures.statements import Rows
 
 # Columns of whole numbers, which pandas reads as floats where another part of a table has none.
 COUNTS = (
-    *(
-        "ranks",
-        "batch",
-        "steps",
-        "parameters",
-        "bytes",
-        "killed_at",
-        "resumed_after",
-        "seed",
-        "blocks",
-        "width",
-    ),
-    *("calls", "stages", "stage", "micro_batches", "micro_batch", "kept"),
+    "ranks",
+    "batch",
+    "steps",
+    "parameters",
+    "bytes",
+    "killed_at",
+    "resumed_after",
+    "seed",
+    "blocks",
+    "width",
+    "calls",
+    "stages",
+    "stage",
+    "micro_batches",
+    "micro_batch",
+    "kept",
 )
 
 # More series than these cannot be told apart in a figure.
@@ -73,7 +76,10 @@ def names(rows: Rows) -> list[str]:
 
 
 def times(
-    rows: Rows, along: str = "bytes", panels: Panels | None = None, height: float = 3.8
+    rows: Rows,
+    along: str = "bytes",
+    panels: Panels | None = None,
+    height: float = 3.8,
 ) -> Picture:
     """Return the figure of each series' median time, by the size of the buffer or by the number of ranks.
 
@@ -140,7 +146,10 @@ def _chart(
     both = AXES[along], axis
     shown = rows[~rows.series.isin(left)]
     chart = Curves(shown, along, "y", "series", both, looks or own.__getitem__, panels)
-    return chart, f"Not drawn, because others are faster: {', '.join(left)}." if left else ""
+    return (
+        chart,
+        f"Not drawn, because others are faster: {', '.join(left)}." if left else "",
+    )
 
 
 def _with_others(chart: Curves, bound: str) -> Curves:
@@ -163,15 +172,12 @@ def table(rows: Rows, lines: str = "bytes") -> Rows:
     if rows.empty:
         return rows[[]]
     rows = rows.sort_values("bytes", kind="stable")
-    written = [format_bytes(each) if lines == "bytes" else _plain(each) for each in rows[lines]]
-    named = rows.assign(series=names(rows), line=written)
+    head = format_bytes if lines == "bytes" else _plain
+    named = rows.assign(series=names(rows), line=rows[lines].map(head))
     wide = named.pivot(index="line", columns="series", values="median_us")
-    wide = (
-        wide.map("{:,.0f}".format, na_action="ignore")
-        .fillna("none")
-        .rename_axis(index=None, columns=None)
-    )
-    return wide.loc[[*dict.fromkeys(named.line)], [*dict.fromkeys(named.series)]]
+    wide = wide.map("{:,.0f}".format, na_action="ignore").fillna("none")
+    wide = wide.rename_axis(index=None, columns=None)
+    return wide.loc[named.line.unique(), named.series.unique()]
 
 
 def failed(rows: Rows) -> Rows | None:
@@ -181,16 +187,18 @@ def failed(rows: Rows) -> Rows | None:
     """
     wrong = rows.wrong.fillna(0) if "wrong" in rows else pd.Series(0, rows.index)
     why = rows.error.str.partition("\n")[0].fillna(wrong.map("{:.0f} wrong elements".format))
-    lost = rows.assign(size=rows.bytes.map(format_bytes), why=why)[rows.error.notna() | (wrong > 0)]
-    return lost.drop_duplicates("bytes").set_index("size")[["why"]] if len(lost) else None
+    is_lost = rows.error.notna() | (wrong > 0)
+    if not is_lost.any():
+        return None
+    lost = rows.assign(size=rows.bytes.map(format_bytes), why=why)[is_lost]
+    return lost.drop_duplicates("bytes").set_index("size")[["why"]]
 
 
 def part(rows: Rows, name: str) -> Rows:
     """Return the rows of one part, with the columns that it has; counts are whole numbers again."""
     found = rows[rows.part == name].dropna(axis="columns", how="all").reset_index(drop=True)
-    return found.astype(
-        {column: int for column in COUNTS if column in found and found[column].notna().all()}
-    )
+    whole = [column for column in COUNTS if column in found and found[column].notna().all()]
+    return found.astype(dict.fromkeys(whole, int))
 
 
 def _plain(collective: str) -> str:
@@ -216,29 +224,37 @@ def sourced(drawn: Picture, record: dict[str, Any], stem: str | Path) -> Picture
 
 def provenance(record: dict[str, Any], stem: str | Path) -> str:
     """Return a line about the rows at ``stem``: where, when, on what, how surely and by which command measured."""
-    settings = record["settings"][0]
-    ranks = statements.span([each["ranks"] for each in record["settings"]], "{:.0f}".format)
-    place = WHERE[parse_where(settings.get("where", "loopback")).launcher]
-    said = [
-        record.get("date"),
+    where = record["settings"][0].get("where", "loopback")
+    counts = [settings["ranks"] for settings in record["settings"]]
+    ranks = statements.span(counts, "{:.0f}".format)
+    parts = [
+        f"Measured on {ranks} ranks, {WHERE[parse_where(where).launcher]}",
+        record.get("date", ""),
         computer(record),
         versions(record),
         sureness(record),
         command(record, stem),
     ]
-    return " · ".join([f"Measured on {ranks} ranks, {place}", *filter(None, said)]) + "."
+    known = " · ".join(part for part in parts if part)
+    return f"{known}."
 
 
 def computer(record: dict[str, Any]) -> str:
     """Return the machine: processor, cores, memory and system."""
     first = record["environment"][0]
-    return f"{first['processor']}, {first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}"
+    cores = first["usable_cores"]
+    memory = first["memory_gib"]
+    return f"{first['processor']}, {cores} cores, {memory:g} GiB, {first['system']}"
 
 
 def versions(record: dict[str, Any]) -> str:
     """Return Python, torch and the commit of the code that measured."""
     first = record["environment"][0]
-    known = {"Python": first["python"], "torch": first.get("torch"), "commit": first["commit"]}
+    known = {
+        "Python": first["python"],
+        "torch": first.get("torch"),
+        "commit": first["commit"],
+    }
     return ", ".join(f"{name} {version}" for name, version in known.items() if version)
 
 
@@ -247,42 +263,47 @@ def sureness(record: dict[str, Any]) -> str:
 
     Empty where no record says it.
     """
-    counts = [each["repetitions"] for each in record.get("settings", []) if each.get("repetitions")]
+    known = [settings.get("repetitions") for settings in record.get("settings", [])]
+    counts = [count for count in known if count]
     if not counts:
         return ""
     noun = "repetition" if max(counts) == 1 else "repetitions"
-    return f"{statements.span(counts, '{:.0f}'.format)} {noun}, {statements.intervals(counts)}"
+    span = statements.span(counts, "{:.0f}".format)
+    return f"{span} {noun}, {statements.intervals(counts)}"
 
 
 def command(record: dict[str, Any], stem: str | Path) -> str:
     """Return what makes the rows again: a notebook with its preset, or `collectives bench` without a notebook."""
     if "computed" in record["settings"][0]:
         return computed.command(Path(stem).name)
-    name, folder = Path(stem).name, Path(stem).parent.name
-    above = [each for each in Path(stem).resolve().parents if each.name == "experiments"]
-    if not (home := next((each for each in above if (each / f"{name}.ipynb").exists()), None)):
-        alike = groupby(record["settings"], lambda each: each | {"ranks": None})
-        return " && ".join(_bench([*each], record.get("variables", {})) for _, each in alike)
-    known = (home / "presets" / f"{folder}.yaml").exists()
-    preset = f"--preset {folder}" if known else " # with the settings of its record"
-    return f"collectives run experiments/{name}.ipynb {preset}"
+    name = Path(stem).name
+    folder = Path(stem).parent.name
+    for home in Path(stem).resolve().parents:
+        if home.name == "experiments" and (home / f"{name}.ipynb").exists():
+            known = (home / "presets" / f"{folder}.yaml").exists()
+            preset = f"--preset {folder}" if known else " # with the settings of its record"
+            return f"collectives run experiments/{name}.ipynb {preset}"
+    variables = record.get("variables", {})
+    alike = groupby(record["settings"], lambda settings: settings | {"ranks": None})
+    return " && ".join(_bench(list(settings), variables) for _, settings in alike)
 
 
 def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
     """Return a command for settings that differ in their number of ranks only."""
-    ranks = " ".join(str(each["ranks"]) for each in wanted)
-    settings = wanted[0] | {"bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]]}
-    options = [settings["collective"], *settings["algorithms"], f"-p {ranks}"]
-    options += [f"--{each} {settings[each]}" for each in ("where", "repetitions", "warmups")]
-    if settings["dtype"] != "float32":
-        options.append(f"--dtype {settings['dtype']}")
-    options.append(f"--backend {' '.join(settings['backends'])}")
-    options.append(f"--bytes {' '.join(settings['bytes'])}")
-    flags = {"back_to_back": "--back-to-back", "persistent": "--persistent"}
-    options += [flag for name, flag in flags.items() if settings.get(name)]
-    return " ".join(
-        [*(f"{name}={value}" for name, value in variables.items()), "collectives bench", *options]
-    )
+    first = wanted[0]
+    ranks = " ".join(str(settings["ranks"]) for settings in wanted)
+    words = [f"{name}={value}" for name, value in variables.items()]
+    words += ["collectives bench", first["collective"], *first["algorithms"], f"-p {ranks}"]
+    words += [f"--{name} {first[name]}" for name in ("where", "repetitions", "warmups")]
+    if first["dtype"] != "float32":
+        words.append(f"--dtype {first['dtype']}")
+    words.append(f"--backend {' '.join(first['backends'])}")
+    words.append(f"--bytes {' '.join(map(_typed, first['bytes']))}")
+    if first.get("back_to_back"):
+        words.append("--back-to-back")
+    if first.get("persistent"):
+        words.append("--persistent")
+    return " ".join(words)
 
 
 def _typed(nbytes: int) -> str:
@@ -305,10 +326,17 @@ def over_auto(rows: Rows, named: bool = False) -> Rows:
     own = rows.backend.isin(OURS)
     others = rows[~own & (named | (rows.algorithm == "default"))]
     auto = rows[own & rows.auto].set_index(["ranks", "bytes"])
-    auto = auto.loc[[*zip(others.ranks, others.bytes, strict=True)]].set_index(others.index)
-    ratios = zip(("low", "ratio", "high"), statements.ratio(others, auto), strict=True)
+    points = list(zip(others.ranks, others.bytes, strict=True))
+    auto = auto.loc[points].set_index(others.index)
+    low, ratio, high = statements.ratio(others, auto)
     titles = [back_end(name).title for name in others.backend]
-    return others.assign(library=titles, chosen=auto.algorithm, **dict(ratios))
+    return others.assign(
+        library=titles,
+        chosen=auto.algorithm,
+        low=low,
+        ratio=ratio,
+        high=high,
+    )
 
 
 def quickest_library(beside: Rows) -> Rows:
@@ -328,7 +356,10 @@ def ratio_table(beside: Mapping[str, Rows]) -> Rows:
         ]
     )
     wide = rows.pivot_table(
-        index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False
+        index=["over", "ranks", "library"],
+        columns="bytes",
+        values="ratio",
+        sort=False,
     )
     return (
         wide.map("{:.2f}".format)

@@ -23,7 +23,9 @@ def span(values: Iterable[float], form: Callable[[float], str]) -> str:
     >>> span([3.04, 1.0, 2.0], "{:.1f}".format), span([1.01, 0.99], "{:.1f}".format)
     ('1.0 to 3.0', '1.0')
     """
-    least, most = form(min(values := list(values))), form(max(values))
+    values = list(values)
+    least = form(min(values))
+    most = form(max(values))
     return least if least == most else f"{least} to {most}"
 
 

@@ -28,7 +28,8 @@ def trees(sums: Mapping[str, Summation]) -> Picture:
 
 
 def _tree(axes: Axes, found: Summation, theme: Theme) -> None:
-    tree, top = found.tree, int(found.node[0, 0])
+    tree = found.tree
+    top = int(found.node[0, 0])
     order = leaves(tree, top)
     at = {rank: float(x) for x, rank in enumerate(order)}
     for number in tree.sums_below(top):
@@ -42,7 +43,13 @@ def _tree(axes: Axes, found: Summation, theme: Theme) -> None:
                 lw=1.2,
             )
     sizes = [(at[number], tree.depths[number]) for number in at]
-    axes.plot(*zip(*sizes, strict=True), ls="", marker="o", ms=5, color=mark("ring").colour)
+    axes.plot(
+        *zip(*sizes, strict=True),
+        ls="",
+        marker="o",
+        ms=5,
+        color=mark("ring").colour,
+    )
     axes.set_xticks(range(len(order)), [str(rank) for rank in order])
     axes.set(xlabel="rank", ylim=(-0.4, None))
     axes.grid(visible=False, axis="x")

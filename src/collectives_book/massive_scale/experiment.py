@@ -16,7 +16,15 @@ from collectives.errors import unknown
 from collectives.machine import machine
 from collectives.processes import workers
 from collectives.simulator.scaling import Case, Row, column, line, row
-from collectives_book.experiment import Algorithm, Distinct, Experiment, Name, Ranks, Size, Some
+from collectives_book.experiment import (
+    Algorithm,
+    Distinct,
+    Experiment,
+    Name,
+    Ranks,
+    Size,
+    Some,
+)
 from collectives_book.nccl_formulas import segments
 
 # Ranks between which something is sent.
@@ -62,7 +70,10 @@ class MassiveScale(Experiment):
     def wanted(self) -> list[tuple[Any, ...]]:
         """Return each simulation of the figures, and each column of the maps, most ranks first."""
         figures = product(
-            ["figures"], self.ranks, self.algorithms, dict.fromkeys((self.small, self.large))
+            ["figures"],
+            self.ranks,
+            self.algorithms,
+            dict.fromkeys((self.small, self.large)),
         )
         nodes = product(self.map_machines, self.map_nodes)
         columns = [("map", name, count * machine(name).ranks_per_node) for name, count in nodes]
@@ -75,7 +86,8 @@ class MassiveScale(Experiment):
             jobs = [pool.submit(self.simulated, case) for case in left]
             for done, job in enumerate(jobs):
                 while wait(
-                    [job], timeout=max(0.0, told + SILENT_SECONDS - time.monotonic())
+                    [job],
+                    timeout=max(0.0, told + SILENT_SECONDS - time.monotonic()),
                 ).not_done:
                     told = time.monotonic()
                     said = f"massive-scale: {done} of {len(jobs)} cases after {told - began:.0f} s"
@@ -92,7 +104,9 @@ class MassiveScale(Experiment):
             found = [row(self._case(*what))]
         else:
             found = column(
-                sorted(self.map_sizes), candidates("all_reduce"), (machine(what[0]), what[1])
+                sorted(self.map_sizes),
+                candidates("all_reduce"),
+                (machine(what[0]), what[1]),
             )
         return [each | {"part": part} for each in found]
 

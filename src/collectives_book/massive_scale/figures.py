@@ -41,7 +41,8 @@ def _against_gpus(
     nbytes: int,
     points: Callable[[str], Mapping[int, float]],
 ) -> Picture:
-    size, machine = rows.bytes.iloc[0], rows.machine.iloc[0]
+    size = rows.bytes.iloc[0]
+    machine = rows.machine.iloc[0]
     seen = _published(rows.algorithm.unique(), points, column)
     about = f"Simulated all-reduce of {format_bytes(size)} on {machine}, {axis.name} by GPUs"
     chart = Curves(rows, "ranks", column, "algorithm", (GPUS, axis)).lines()
@@ -66,7 +67,14 @@ def regime_map(best: Rows) -> Picture:
     """Return the map of the fastest algorithms: ``best`` has one row for each field, a panel for each machine."""
     about = "The fastest all-reduce by simulation, a field for each number of GPUs and bytes"
     return fields(
-        best, "ranks", "bytes", "algorithm", (GPUS, kit.BYTES), about, facet="machine", columns=2
+        best,
+        "ranks",
+        "bytes",
+        "algorithm",
+        (GPUS, kit.BYTES),
+        about,
+        facet="machine",
+        columns=2,
     )
 
 
@@ -86,9 +94,15 @@ def curve(rows: Rows) -> Picture:
     rows, seen = (table.assign(algorithm=table.algorithm.map(named)) for table in (rows, seen))
 
     def annotate(panels: Sequence[Axes], theme: Theme) -> None:
-        ends = (last.ranks, last.tree_seconds * 1.25), (last.ranks, last.ring_seconds / 1.25)
+        ends = (
+            (last.ranks, last.tree_seconds * 1.25),
+            (last.ranks, last.ring_seconds / 1.25),
+        )
         panels[0].annotate(
-            "", ends[0], ends[1], arrowprops={"arrowstyle": "<->", "color": theme.ink}
+            "",
+            ends[0],
+            ends[1],
+            arrowprops={"arrowstyle": "<->", "color": theme.ink},
         )
         middle = (last.ranks, (last.tree_seconds * last.ring_seconds) ** 0.5)
         look: dict[str, Any] = {

@@ -34,7 +34,8 @@ POINTS = (
 )
 
 # The sizes of figures 3 and 4, in bytes.
-SMALL, LARGE = 8, 64 << 20
+SMALL = 8
+LARGE = 64 << 20
 
 # The article's names for what it measured, as our algorithms are called.
 SERIES = {"hierarchical_tree": "tree", "ring": "ring"}

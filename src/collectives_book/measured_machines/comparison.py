@@ -34,23 +34,19 @@ def measured(machine: str) -> Rows:
 
 def compared(machine: str) -> Rows:
     """Measured rows that are predicted, with ``us`` predicted, ``error`` (a share of the measured) and ``held_out``."""
-    rows = pd.read_csv(TABLE / f"{machine}-predicted.csv").merge(
-        measured(machine), on=["machine", *NAMES]
-    )
-    return rows.assign(
-        error=rows.us / rows.median_us - 1, held_out=rows.ranks.isin(PREDICTED[machine].held_out)
-    )
+    predicted = pd.read_csv(TABLE / f"{machine}-predicted.csv")
+    rows = predicted.merge(measured(machine), on=["machine", *NAMES])
+    error = rows.us / rows.median_us - 1
+    return rows.assign(error=error, held_out=rows.ranks.isin(PREDICTED[machine].held_out))
 
 
 def ours(machine: str) -> Rows:
     """The measured all-reduces of a machine that are algorithms of this library, with our names of them."""
     rows = measured(machine)
-    known = (
-        (rows.collective == "all_reduce")
-        & (rows.library == LIBRARY[machine])
-        & rows.algorithm.isin(OURS)
-    )
-    return rows[known].assign(algorithm=rows.algorithm.map(OURS))
+    rows = rows[rows.collective == "all_reduce"]
+    rows = rows[rows.library == LIBRARY[machine]]
+    rows = rows[rows.algorithm.isin(OURS)]
+    return rows.assign(algorithm=rows.algorithm.map(OURS))
 
 
 def winners(rows: Rows) -> Rows:
@@ -58,8 +54,11 @@ def winners(rows: Rows) -> Rows:
 
     "" if others tie with it.
     """
-    leading = {at: statements.leaders(cell) for at, cell in rows.groupby(["ranks", "bytes"])}
-    fields = [(*at, found[0].algorithm if len(found) == 1 else "") for at, found in leading.items()]
+    fields = []
+    for (ranks, nbytes), cell in rows.groupby(["ranks", "bytes"]):
+        first, *tied = statements.leaders(cell)
+        winner = "" if tied else first.algorithm
+        fields.append((ranks, nbytes, winner))
     return pd.DataFrame(fields, columns=["ranks", "bytes", "algorithm"])
 
 
@@ -90,7 +89,12 @@ def score(rows: Rows) -> Score:
             wrong.append((int(ranks), int(nbytes)))
     errors = rows.error.abs()
     return Score(
-        len(rows), errors.median(), errors.max(), decided, decided - len(wrong), tuple(wrong)
+        cells=len(rows),
+        median_error=errors.median(),
+        worst_error=errors.max(),
+        decided=decided,
+        right=decided - len(wrong),
+        wrong=tuple(wrong),
     )
 
 
@@ -101,9 +105,12 @@ BUS = 4 * 24e9
 
 def by_nccl(rows: Rows, chained: float = nccl.CHAINED) -> Rows:
     """Return MareNostrum 5's held-out rows with the times of NCCL's formula."""
-    return _says(
-        rows, lambda row: nccl.best(row.algorithm, row.bytes, row.ranks, 4, BUS, chained)[0] * 1e6
-    )
+
+    def us(row: Any) -> float:
+        seconds, _ = nccl.best(row.algorithm, row.bytes, row.ranks, 4, BUS, chained)
+        return seconds * 1e6
+
+    return _says(rows, us)
 
 
 def by_line(rows: Rows) -> Rows:
@@ -111,9 +118,12 @@ def by_line(rows: Rows) -> Rows:
     fit = rows[~rows.held_out].set_index(["algorithm", "bytes", "ranks"]).median_us.sort_index()
 
     def us(row: Any) -> float:
-        (low, first), (high, last) = fit[row.algorithm, row.bytes].items()
-        at: Callable[[float], float] = log if row.algorithm == "tree" else float
-        return float(first + (last - first) * (at(row.ranks) - at(low)) / (at(high) - at(low)))
+        (fewest, first), (most, last) = fit[row.algorithm, row.bytes].items()
+        scale: Callable[[float], float] = log if row.algorithm == "tree" else float
+        low = scale(fewest)
+        here = scale(row.ranks)
+        high = scale(most)
+        return float(first + (last - first) * (here - low) / (high - low))
 
     return _says(rows, us)
 
@@ -126,19 +136,21 @@ def always(rows: Rows, algorithm: str) -> Rows:
 def unchanged(name: str) -> Rows:
     """Return a machine's held-out rows with the times of the most ranks in its fit, of the nearest size there."""
     known = measured(name)
-    known = known[known.ranks == max(PREDICTED[name].fitted)].set_index(
-        ["collective", "library", "algorithm", "bytes"]
-    )
+    known = known[known.ranks == max(PREDICTED[name].fitted)]
+    known = known.set_index(["collective", "library", "algorithm", "bytes"])
 
     def us(row: Any) -> float:
         times = known.median_us[row.collective, row.library, row.algorithm]
-        return float(times[min(times.index, key=lambda nbytes: abs(log(nbytes / row.bytes)))])
+        nearest = min(times.index, key=lambda nbytes: abs(log(nbytes / row.bytes)))
+        return float(times[nearest])
 
     return _says(compared(name), us)
 
 
 def _says(rows: Rows, us: Callable[[Any], float]) -> Rows:
-    said = rows[rows.held_out].assign(us=[us(row) for row in rows[rows.held_out].itertuples()])
+    held_out = rows[rows.held_out]
+    times = [us(row) for row in held_out.itertuples()]
+    said = held_out.assign(us=times)
     return said.assign(error=said.us / said.median_us - 1)
 
 
@@ -168,33 +180,39 @@ def sides(rows: Rows, near: float = NEAR) -> Rows:
     ``near``.
     """
     wide = rows.pivot(index=["ranks", "bytes"], columns="algorithm", values="median_us")
-    far = wide[(wide.ring / wide.tree).map(lambda ratio: abs(log(ratio)) > 4 * near)]
+    ratios = wide.ring / wide.tree
+    far = wide[ratios.map(lambda ratio: abs(log(ratio)) > 4 * near)]
 
     def side(cell: Any, label: str) -> str:
-        return next(
-            (one for one in ("ring", "tree") if isclose(cell[label], cell[one], rel_tol=near)),
-            "neither",
-        )
+        for algorithm in ("ring", "tree"):
+            if isclose(cell[label], cell[algorithm], rel_tol=near):
+                return algorithm
+        return "neither"
 
-    return pd.DataFrame(
-        {label: far.apply(side, axis=1, label=label) for label in ("nvlstree", *IGNORED)}
-    )
+    labels = ["nvlstree", *IGNORED]
+    columns = {label: far.apply(side, axis=1, label=label) for label in labels}
+    return pd.DataFrame(columns)
 
 
 def behaviour(found: Rows, label: str) -> Behaviour:
     """Count what `sides` found for a label."""
-    others = found[[each for each in IGNORED if each != label]]
+    own = found[label]
+    others = found[[other for other in IGNORED if other != label]]
     most = others.mode(axis=1)[0] if label in IGNORED else "ring"
-    expected = int(((found[label] != "neither") & (found[label] == most)).sum())
-    ring, tree, neither = (
-        int((found[label] == side).sum()) for side in ("ring", "tree", "neither")
+    is_expected = (own != "neither") & (own == most)
+    trees = found.index[own == "tree"]
+    switches = {}
+    for ranks in found.index.get_level_values("ranks").unique():
+        sizes = [nbytes for p, nbytes in trees if p == ranks]
+        switches[ranks] = max(sizes, default=None)
+    return Behaviour(
+        label,
+        ring=int((own == "ring").sum()),
+        tree=int((own == "tree").sum()),
+        neither=int((own == "neither").sum()),
+        expected=int(is_expected.sum()),
+        switches=switches,
     )
-    trees = found.index[found[label] == "tree"]
-    switches = {
-        ranks: max((n for p, n in trees if p == ranks), default=None)
-        for ranks in found.index.get_level_values("ranks").unique()
-    }
-    return Behaviour(label, ring, tree, neither, expected, switches)
 
 
 def by_default(rows: Rows) -> list[dict[str, Any]]:
@@ -204,15 +222,21 @@ def by_default(rows: Rows) -> list[dict[str, Any]]:
     that a disturbed one does not count. Only cells where its interval begins after that of the
     better one ends.
     """
-    found = []
+    cells = []
     for (ranks, nbytes), cell in rows.groupby(["ranks", "bytes"]):
-        own, best = (_least(cell, labels) for labels in (IGNORED, ("ring", "tree")))
-        if own.low_us > best.high_us:
-            loss = float(own.median_us / best.median_us - 1)
-            found.append(
-                {"ranks": int(ranks), "bytes": int(nbytes), "better": best.algorithm, "loss": loss}
-            )
-    return sorted(found, key=lambda cell: -cell["loss"])
+        own = _least(cell, IGNORED)
+        best = _least(cell, ("ring", "tree"))
+        if own.low_us <= best.high_us:
+            continue
+        cells.append(
+            {
+                "ranks": int(ranks),
+                "bytes": int(nbytes),
+                "better": best.algorithm,
+                "loss": float(own.median_us / best.median_us - 1),
+            }
+        )
+    return sorted(cells, key=lambda cell: -cell["loss"])
 
 
 def _least(cell: Rows, labels: tuple[str, ...]) -> Any:

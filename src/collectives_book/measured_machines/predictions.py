@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from itertools import product
 from typing import Any, NamedTuple
 
 from collectives.machine import Machine, machine, presets
@@ -38,7 +39,17 @@ PREDICTED = {
     "marenostrum5": Held(
         fitted=(16, 64),
         held_out=(32, 128, 256),
-        bytes=(256, 2 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20, 128 << 20, 512 << 20),
+        bytes=(
+            256,
+            2 << 10,
+            16 << 10,
+            128 << 10,
+            1 << 20,
+            8 << 20,
+            64 << 20,
+            128 << 20,
+            512 << 20,
+        ),
         # NCCL's tree is a pair of trees between the nodes and a chain inside each.
         series=(
             Series("all_reduce", "nccl", "ring", "ring"),
@@ -104,13 +115,9 @@ def fitted(name: str) -> Machine:
 
 def predict(name: str) -> list[dict[str, object]]:
     """Rows of a machine by series, ranks and bytes, fitted and held-out ones: simulated microseconds."""
-    held, on = PREDICTED[name], fitted(name)
-    cells = [
-        (series, ranks, nbytes)
-        for series in held.series
-        for ranks in sorted(held.fitted + held.held_out)
-        for nbytes in held.bytes
-    ]
+    held = PREDICTED[name]
+    on = fitted(name)
+    cells = list(product(held.series, sorted(held.fitted + held.held_out), held.bytes))
     cases = [
         Case(series.collective, series.simulated, ranks, nbytes, on)
         for series, ranks, nbytes in cells

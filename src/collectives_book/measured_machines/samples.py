@@ -66,9 +66,23 @@ RUNS = (
     Run("lumi", "lumi", "2025_03_16___14_58_59", 16),
     Run("lumi", "lumi", "2025_03_16___15_34_44", 32),
     Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="all_gather"),
-    Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="reduce_scatter", test=1),
+    Run(
+        "lumi",
+        "lumi",
+        "2025_04_11___19_57_44",
+        100,
+        collective="reduce_scatter",
+        test=1,
+    ),
     Run("lumi", "lumi", "2025_04_12___00_29_36", 1000, collective="all_gather"),
-    Run("lumi", "lumi", "2025_04_12___00_29_36", 1000, collective="reduce_scatter", test=1),
+    Run(
+        "lumi",
+        "lumi",
+        "2025_04_12___00_29_36",
+        1000,
+        collective="reduce_scatter",
+        test=1,
+    ),
 )
 
 
@@ -114,7 +128,9 @@ def read_archive(path: Path, run: Run) -> list[Cell]:
     try:
         whole = path.read_bytes()
         with tarfile.open(path, "r:gz") as archive:
-            cells = [cell for member in archive for cell in _member(archive, member, run)]
+            cells: list[Cell] = []
+            for member in archive:
+                cells += _member(archive, member, run)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise ValueError(
             f"{path.name}: got no whole archive ({error}), expected a .tar.gz of samples"
@@ -130,7 +146,8 @@ def read_archive(path: Path, run: Run) -> list[Cell]:
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iterator[Cell]:
     at = PurePosixPath(member.name)
-    name, found = at.name, OF_NCCL.fullmatch(at.name) or OF_MPI.fullmatch(at.name)
+    name = at.name
+    found = OF_NCCL.fullmatch(at.name) or OF_MPI.fullmatch(at.name)
     file = archive.extractfile(member) if found and at.parent.name == str(run.test) else None
     if found is None or file is None:
         return
@@ -142,9 +159,23 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iter
     parts = found.groupdict()
     nbytes = int(parts["size"]) * (np.dtype(parts["dtype"]).itemsize if "dtype" in parts else 1)
     ranks = run.nodes * run.ranks_per_node
-    least, most, sure = min(parts_us), max(parts_us), round(covered(len(us)), 4)
+    least = min(parts_us)
+    most = max(parts_us)
+    sure = round(covered(len(us)), 4)
     names = run.machine, run.collective, parts["library"], parts["algorithm"]
-    yield Cell(*names, run.nodes, ranks, nbytes, len(us), median, low, high, sure, least, most)
+    yield Cell(
+        *names,
+        run.nodes,
+        ranks,
+        nbytes,
+        len(us),
+        median,
+        low,
+        high,
+        sure,
+        least,
+        most,
+    )
 
 
 def nanoseconds(text: str, name: str) -> list[int]:
@@ -193,11 +224,16 @@ def main(folder: Path, to: Path = TABLE / "samples.csv") -> None:
 
     SystemExit names what is missing or odd.
     """
-    if absent := sorted({run.path for run in RUNS if not (folder / run.path).is_file()}):
-        there = f"got no {absent[0]}" + (f" and {len(absent) - 1} others" if absent[1:] else "")
+    absent = sorted({run.path for run in RUNS if not (folder / run.path).is_file()})
+    if absent:
+        there = f"got no {absent[0]}"
+        if len(absent) > 1:
+            there += f" and {len(absent) - 1} others"
         raise SystemExit(f"archives missing in {folder}: {there}, expected a clone of {REPOSITORY}")
     try:
-        cells = [cell for run in RUNS for cell in read_archive(folder / run.path, run)]
+        cells = []
+        for run in RUNS:
+            cells += read_archive(folder / run.path, run)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     write(cells, to)

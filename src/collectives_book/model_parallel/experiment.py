@@ -85,7 +85,10 @@ class ModelParallel(RankExperiment):
         """Return the widths and batches of steps, then the schedules and micro-batches of pipelines."""
         steps = product(self.widths, self.batches)
         pipelines = product(self.schedules, self.micro_batches)
-        return [*(("steps", case) for case in steps), *(("pipelines", case) for case in pipelines)]
+        return [
+            *(("steps", case) for case in steps),
+            *(("pipelines", case) for case in pipelines),
+        ]
 
     def job(self, left: Sequence[Any]) -> Row:
         """Return the parameters and the cases of each part."""

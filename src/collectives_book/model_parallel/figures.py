@@ -19,7 +19,12 @@ from collectives_book.figures.charts import Curves
 from collectives_book.figures.kit import Rows
 from collectives_book.figures.lanes import lanes
 from collectives_book.model_parallel import volume
-from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, timetable
+from collectives_book.model_parallel.pipeline import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    timetable,
+)
 
 LOOKS = {
     "data": Mark("#0072B2", "o"),
@@ -43,7 +48,11 @@ LEFT, RIGHT = (0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0)
 
 COLOURS = {"x": "#009E73", "W₁": "#0072B2", "W₂": "#D55E00"}
 # Left edge, width and height of each matrix in the field of a rank, which is 1 wide and 1 high.
-PLACES = {"x": (0.02, 0.16, 0.46), "W₁": (0.26, 0.40, 0.30), "W₂": (0.76, 0.20, 0.62)}
+PLACES = {
+    "x": (0.02, 0.16, 0.46),
+    "W₁": (0.26, 0.40, 0.30),
+    "W₂": (0.76, 0.20, 0.62),
+}
 
 ALT = (
     "Three ways to divide two layers between two ranks. Data parallel: each has half of x, all of W₁ and W₂; gradients "
@@ -63,7 +72,11 @@ WAYS: Mapping[str, tuple[Mapping[str, Part], Mapping[str, Part], str]] = {
         {"x": ALL, "W₁": RIGHT, "W₂": BOTTOM},
         "sums of activations\nand of their gradients",
     ),
-    "pipeline": ({"x": ALL, "W₁": ALL}, {"W₂": ALL}, "activations forward,\ntheir gradients back"),
+    "pipeline": (
+        {"x": ALL, "W₁": ALL},
+        {"W₂": ALL},
+        "activations forward,\ntheir gradients back",
+    ),
 }
 
 
@@ -83,7 +96,11 @@ def holdings() -> Picture:
             for rank, held in enumerate(holds):
                 _rank(axes, theme, rank, held)
             arrow = FancyArrowPatch(
-                (1.04, 0.56), (1.86, 0.56), arrowstyle="<->", mutation_scale=12, color=theme.ink
+                (1.04, 0.56),
+                (1.86, 0.56),
+                arrowstyle="<->",
+                mutation_scale=12,
+                color=theme.ink,
             )
             axes.add_patch(arrow)
             axes.text(1.45, 0.5, travels, ha="center", va="bottom", fontsize=9)
@@ -95,13 +112,12 @@ def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None
     begin = 1.9 * rank
     axes.text(begin + 0.5, 0.97, f"rank {rank}", ha="center", va="center", fontsize=9)
     for name, (left, width, height) in PLACES.items():
-        x, y = begin + left, 0.5 - height / 2
+        x = begin + left
+        y = 0.5 - height / 2
         if name in held:
             top, bottom, first, last = held[name]
-            corner, size = (
-                (x + first * width, y + top * height),
-                ((last - first) * width, (bottom - top) * height),
-            )
+            corner = (x + first * width, y + top * height)
+            size = ((last - first) * width, (bottom - top) * height)
             axes.add_patch(Rectangle(corner, *size, color=COLOURS[name], lw=0))
         axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=theme.ink, lw=0.8))
         axes.text(x + width / 2, y - 0.06, name, ha="center", va="center", fontsize=9)
@@ -114,7 +130,8 @@ def steps(rows: Rows, width: int) -> Rows:
         (table.width == width) & (table.algorithm == table.algorithm.iloc[0])
     ].reset_index(drop=True)
     return _with_medians(table, table.communicating_us).assign(
-        samples=table.communicating_us, closed_form=[closed_form(row) for row in table.itertuples()]
+        samples=table.communicating_us,
+        closed_form=[closed_form(row) for row in table.itertuples()],
     )
 
 
@@ -194,7 +211,10 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
     table = idle_shares(rows)
     if message is not None:
         table = table.assign(timetable=[with_messages(row, message) for row in table.itertuples()])
-    axes = kit.Axis("micro-batches", "{:.0f}".format, 2), kit.SHARE._replace(name="a stage idles")
+    axes = (
+        kit.Axis("micro-batches", "{:.0f}".format, 2),
+        kit.SHARE._replace(name="a stage idles"),
+    )
     looks = LOOKS.__getitem__
     chart = Curves(table, "micro_batches", "median_us", "schedule", axes, looks)
     if message is not None:
@@ -209,7 +229,8 @@ def with_messages(row: Any, message: float) -> float:
     Passes take what the stages waited for; with real computing, what the measured step has room
     for.
     """
-    stages, count = int(row.stages), int(row.micro_batches)
+    stages = int(row.stages)
+    count = int(row.micro_batches)
     forward = float(row.waiting_us or row.median_us * (1 - row.formula) / 3) * 1e-6 / count
     orders = [SCHEDULES[row.schedule](stage, stages, count) for stage in range(stages)]
     table = timetable(orders, {FORWARD: forward, BACKWARD: 2 * forward}, message)

@@ -56,7 +56,9 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
     ['f0', 'f1', 'f2', 'b0', 'b1', 'b2']
     """
     del stage, stages
-    return [Action(kind, i) for kind in (FORWARD, BACKWARD) for i in range(micro_batches)]
+    forward = [Action(FORWARD, i) for i in range(micro_batches)]
+    backward = [Action(BACKWARD, i) for i in range(micro_batches)]
+    return forward + backward
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Action]:
@@ -103,7 +105,9 @@ def kept(order: Sequence[Action]) -> int:
 
 
 def timetable(
-    orders: Sequence[Sequence[Action]], seconds: Mapping[str, float], message: float = 0.0
+    orders: Sequence[Sequence[Action]],
+    seconds: Mapping[str, float],
+    message: float = 0.0,
 ) -> list[list[TimedAction]]:
     """Return when each stage runs each action: as soon as the one before has ended and what it needs has arrived.
 
@@ -210,7 +214,10 @@ class Done(NamedTuple):
 
 
 def step(
-    part: Part, order: Sequence[Action], line: Line, micro_batches: Sequence[torch.Tensor]
+    part: Part,
+    order: Sequence[Action],
+    line: Line,
+    micro_batches: Sequence[torch.Tensor],
 ) -> Done:
     """Take one training step of this stage.
 
@@ -264,7 +271,10 @@ class _Stage:
             return None
         self.received[action] = self.part.empty(action.micro_batch)
         return dist.irecv(
-            self.received[action], group=group, tag=action.micro_batch, group_src=source
+            self.received[action],
+            group=group,
+            tag=action.micro_batch,
+            group_src=source,
         )
 
     def compute(self, action: Action) -> None:

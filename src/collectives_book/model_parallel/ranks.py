@@ -22,7 +22,13 @@ from collectives.core.schedule import cut
 from collectives.launch.where import parse_where
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, bubble, kept
+from collectives_book.model_parallel.pipeline import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    bubble,
+    kept,
+)
 from collectives_book.model_parallel.split_steps import (
     MeteredAllReduce,
     Tensors,
@@ -64,14 +70,20 @@ def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[
 
     All take turns, so that a disturbance meets all.
     """
-    p, rank, blocks = dist.get_world_size(), dist.get_rank(), settings["blocks"]
-    whole, (x, target) = model(width, blocks, device), samples(width, batch, device)
+    p = dist.get_world_size()
+    rank = dist.get_rank()
+    blocks = settings["blocks"]
+    whole = model(width, blocks, device)
+    x, target = samples(width, batch, device)
     parts = [shard(each, rank, p) for each in whole]
     *alone, of_x = tensor_step(x, target, whole, lambda _: None)
     own = [list(shard(Block(*each), rank, p)) for each in alone]
     ways: dict[str, tuple[Callable[[MeteredAllReduce], list[Tensors]], list[Tensors]]] = {
         "data": (lambda meter: data_step(x, target, whole, meter), alone),
-        "tensor": (lambda meter: tensor_step(x, target, parts, meter), [*own, of_x]),
+        "tensor": (
+            lambda meter: tensor_step(x, target, parts, meter),
+            [*own, of_x],
+        ),
     }
     name, library = named(settings["backend"])
     algorithms = settings["algorithms"] if backend(name).takes_schedules else [library]
@@ -88,10 +100,11 @@ def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[
         "ranks": p,
         "blocks": blocks,
     }
-    return [
-        same | {"way": way, "width": width, "batch": batch} | _summary(steps) | _calls(steps)
-        for (_, way), steps in seen.items()
-    ]
+    rows = []
+    for (_, way), steps in seen.items():
+        which = {"way": way, "width": width, "batch": batch}
+        rows.append(same | which | _summary(steps) | _calls(steps))
+    return rows
 
 
 def _step(
@@ -102,9 +115,11 @@ def _step(
 ) -> Row:
     """Return one step of all ranks: the seconds of the slowest, how long it spent in all-reduces, and what was sent."""
     dist.barrier()
-    before, began = _sent_by_host(where), now()
+    before = _sent_by_host(where)
+    began = now()
     found = act(meter)
-    seconds, wire = now() - began, _sent_by_host(where) - before
+    seconds = now() - began
+    wire = _sent_by_host(where) - before
     own = {
         "seconds": seconds,
         "communicating": meter.seconds,
@@ -112,15 +127,16 @@ def _step(
         "wire": wire,
     }
     ranks = gathered(own)
-    slowest = {
-        name: max(each[name] for each in ranks)
-        for name in ("seconds", "communicating", "difference")
-    }
-    counted = {
+    performed, _ = meter.calls[0]
+    return {
+        "seconds": max(rank["seconds"] for rank in ranks),
+        "communicating": max(rank["communicating"] for rank in ranks),
+        "difference": max(rank["difference"] for rank in ranks),
         "sent": meter.bytes_sent(len(ranks)),
-        "wire": mean(each["wire"] for each in ranks) or None,
+        "wire": mean(rank["wire"] for rank in ranks) or None,
+        "algorithm": performed.algorithm,
+        "calls": len(meter.calls),
     }
-    return slowest | counted | {"algorithm": meter.calls[0][0].algorithm, "calls": len(meter.calls)}
 
 
 def _calls(steps: Sequence[Row]) -> Row:
@@ -137,7 +153,10 @@ def _calls(steps: Sequence[Row]) -> Row:
 def _summary(steps: Sequence[Row]) -> Row:
     """Return what the row of a step of any kind has: its times with their interval, and the worst difference."""
     seconds = [step["seconds"] for step in steps]
-    checked = {"sent": steps[-1]["sent"], "difference": max(step["difference"] for step in steps)}
+    checked = {
+        "sent": steps[-1]["sent"],
+        "difference": max(step["difference"] for step in steps),
+    }
     return {"samples": microseconds(seconds)} | interval_us(seconds) | checked
 
 
@@ -147,7 +166,10 @@ def _sent_by_host(where: str) -> int:
     A host's first rank speaks for all of its ranks. On other machines not all that is sent is our
     ranks'.
     """
-    return sent_bytes() if parse_where(where).is_emulated and os.environ["LOCAL_RANK"] == "0" else 0
+    is_first_of_host = os.environ["LOCAL_RANK"] == "0"
+    if parse_where(where).is_emulated and is_first_of_host:
+        return sent_bytes()
+    return 0
 
 
 def _pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
@@ -164,7 +186,8 @@ class _Pipelines:
     """A model with a block for each stage, the samples, this rank's place, and the gradients of one process."""
 
     def __init__(self, settings: Row, device: torch.device) -> None:
-        self.settings, self.stages = settings, settings["stages"]
+        self.settings = settings
+        self.stages = settings["stages"]
         self.line = _line(self.stages, device)
         self.blocks = model(settings["stage_width"], self.stages, device)
         self.x, self.target = samples(settings["stage_width"], settings["stage_batch"], device)
@@ -172,9 +195,9 @@ class _Pipelines:
 
     def rows(self, schedule: str, count: int) -> list[Row]:
         """Return the row of a pipeline, and those of the passes in the step with the median time."""
-        steps = [
-            self._step(schedule, count) for _ in range(WARMUPS + self.settings["repetitions"])
-        ][WARMUPS:]
+        turns = range(WARMUPS + self.settings["repetitions"])
+        steps = [self._step(schedule, count) for _ in turns][WARMUPS:]
+        orders = [SCHEDULES[schedule](stage, self.stages, count) for stage in range(self.stages)]
         batch, width = self.x.shape
         which = {"schedule": schedule, "micro_batches": count}
         same = {
@@ -182,8 +205,6 @@ class _Pipelines:
             "way": "pipeline",
             "ranks": dist.get_world_size(),
             "stages": self.stages,
-        }
-        same |= {
             "backend": self.settings["backend"],
             "where": self.settings["where"],
             "width": width,
@@ -193,48 +214,52 @@ class _Pipelines:
             "waiting_us": self.settings["forward"] * 1e6,
             "bubble": [step["idle"] for step in steps],
             "formula": bubble(self.stages, count),
-            "kept": max(
-                kept(SCHEDULES[schedule](stage, self.stages, count)) for stage in range(self.stages)
-            ),
+            "kept": max(kept(order) for order in orders),
         }
-        middle = sorted(steps, key=lambda step: step["seconds"])[len(steps) // 2]
-        return [
-            which | same | _summary(steps) | idle,
-            *(which | action for action in middle["actions"]),
-        ]
+        rows = [which | same | _summary(steps) | idle]
+        by_time = sorted(steps, key=lambda step: step["seconds"])
+        middle = by_time[len(steps) // 2]
+        rows += [which | action for action in middle["actions"]]
+        return rows
 
     def _step(self, schedule: str, count: int) -> Row:
         """Return one step of all stages, on fresh copies of the weights: when each stage computed what."""
         dist.barrier()
-        stages = gathered(self._stage(self.line, schedule, count) if self.line else {})[
-            : self.stages
-        ]
-        spans = [(stage, *span) for stage, each in enumerate(stages) for span in each["spans"]]
-        first, last = min(start for *_, start, _ in spans), max(end for *_, end in spans)
+        own = self._stage(self.line, schedule, count) if self.line else {}
+        stages = gathered(own)[: self.stages]
+        spans = []
+        for number, stage in enumerate(stages):
+            spans += [(number, *span) for span in stage["spans"]]
+        first = min(start for *_, start, _ in spans)
+        last = max(end for *_, end in spans)
         computing = sum(end - start for *_, start, end in spans)
+        actions = []
+        for number, kind, i, start, end in spans:
+            start_us, end_us = microseconds([start - first, end - first])
+            actions.append(
+                {
+                    "part": "action",
+                    "stage": number,
+                    "action": kind,
+                    "micro_batch": i,
+                    "start_us": start_us,
+                    "end_us": end_us,
+                }
+            )
         return {
             "seconds": last - first,
             "idle": 1 - computing / (self.stages * (last - first)),
-            "sent": mean(each["sent"] for each in stages),
-            "difference": max(each["difference"] for each in stages),
-            "actions": [
-                {"part": "action", "stage": stage, "action": kind, "micro_batch": i}
-                | dict(
-                    zip(
-                        ("start_us", "end_us"),
-                        microseconds([start - first, end - first]),
-                        strict=True,
-                    )
-                )
-                for stage, kind, i, start, end in spans
-            ],
+            "sent": mean(stage["sent"] for stage in stages),
+            "difference": max(stage["difference"] for stage in stages),
+            "actions": actions,
         }
 
     def _stage(self, line: pipeline.Line, schedule: str, count: int) -> Row:
         """Return this stage's passes on a clock that all stages share, the bytes it sent, and its gradients' error."""
         block = shard(self.blocks[line.stage], 0, 1)
         sizes = [int(last - first) for first, last in pairwise(cut(len(self.x), count))]
-        targets, forward = torch.split(self.target, sizes), self.settings["forward"] / count
+        targets = torch.split(self.target, sizes)
+        forward = self.settings["forward"] / count
         part = pipeline.Part(
             layers=lambda x: through(x, [block]),
             loss=lambda y, i: loss(y, targets[i], self.target.numel()),
@@ -244,7 +269,10 @@ class _Pipelines:
         # Ranks of one machine read the same clock. Elsewhere each begins to count after a barrier.
         zero = 0.0 if parse_where(self.settings["where"]).is_one_machine else now()
         done = pipeline.step(
-            part, SCHEDULES[schedule](*line[:2], count), line, torch.split(self.x, sizes)
+            part,
+            SCHEDULES[schedule](line.stage, line.stages, count),
+            line,
+            torch.split(self.x, sizes),
         )
         spans = [(*span.action, span.start - zero, span.end - zero) for span in done.spans]
         wrong = difference([gradients(block)], [self.expected[line.stage]])

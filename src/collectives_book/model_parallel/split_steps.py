@@ -60,13 +60,19 @@ def _sent(p: int, did: Performed, n: int) -> int:
 
 def model(width: int, blocks: int, device: torch.device) -> list[Block]:
     """Return the weights of all blocks, the same numbers on every rank."""
-    source, hidden = torch.Generator().manual_seed(1), HIDDEN * width
+    source = torch.Generator().manual_seed(1)
+    hidden = HIDDEN * width
 
     def weights(*shape: int) -> torch.Tensor:
         return (torch.randn(shape, generator=source) / sqrt(shape[0])).to(device).requires_grad_()
 
     return [
-        Block(weights(width, hidden), weights(hidden), weights(hidden, width), weights(width))
+        Block(
+            weights(width, hidden),
+            weights(hidden),
+            weights(hidden, width),
+            weights(width),
+        )
         for _ in range(blocks)
     ]
 
@@ -93,7 +99,10 @@ def loss(y: torch.Tensor, target: torch.Tensor, elements: int) -> torch.Tensor:
 
 
 def data_step(
-    x: torch.Tensor, target: torch.Tensor, whole: Sequence[Block], all_reduce: AllReduce
+    x: torch.Tensor,
+    target: torch.Tensor,
+    whole: Sequence[Block],
+    all_reduce: AllReduce,
 ) -> list[Tensors]:
     """Return the gradients of all weights, block by block: each rank has the whole model and a share of the batch.
 
@@ -107,7 +116,10 @@ def data_step(
 
 
 def tensor_step(
-    x: torch.Tensor, target: torch.Tensor, parts: Sequence[Block], all_reduce: AllReduce
+    x: torch.Tensor,
+    target: torch.Tensor,
+    parts: Sequence[Block],
+    all_reduce: AllReduce,
 ) -> list[Tensors]:
     """Return the gradients of this rank's parts of the blocks, and of ``x`` last: each rank has the whole batch.
 
@@ -129,12 +141,8 @@ def gradients(part: Block) -> Tensors:
 
 def difference(ours: Sequence[Tensors], expected: Sequence[Tensors]) -> float:
     """Return the largest difference of two lists of gradients, as a share of the largest expected element."""
-    pairs = [
-        pair
-        for mine, theirs in zip(ours, expected, strict=True)
-        for pair in zip(mine, theirs, strict=True)
-    ]
-    largest = max((float(right.abs().max()) for _, right in pairs if right.numel()), default=1.0)
-    return (
-        max(float((left - right).abs().max()) for left, right in pairs if right.numel()) / largest
-    )
+    pairs = zip(chain(*ours), chain(*expected), strict=True)
+    filled = [(own, right) for own, right in pairs if right.numel()]
+    largest = max((float(right.abs().max()) for _, right in filled), default=1.0)
+    worst = max(float((own - right).abs().max()) for own, right in filled)
+    return worst / largest

@@ -57,7 +57,12 @@ class LayersExperiment(RankExperiment):
     """A stack of equal layers whose gradients are averaged in buckets, with what is the same on any machine."""
 
     TASK: ClassVar[str] = "collectives_book.overlap.ranks"
-    SHOWN: ClassVar[tuple[str, ...]] = ("ranks", "buckets", "algorithm", "predicted_us")
+    SHOWN: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "buckets",
+        "algorithm",
+        "predicted_us",
+    )
 
     layers: Count
     gradients: Size
@@ -177,7 +182,10 @@ class WeakScaling(LayersExperiment):
         >>> WeakScaling.model_construct(ranks=40).workers()
         [1, 2, 4, 8, 16, 32, 40]
         """
-        return [*(1 << power for power in range((self.ranks - 1).bit_length())), self.ranks]
+        return [
+            *(1 << power for power in range((self.ranks - 1).bit_length())),
+            self.ranks,
+        ]
 
     def wanted(self) -> list[tuple[int, int]]:
         """Return each number of workers with each number of buckets."""
@@ -186,7 +194,8 @@ class WeakScaling(LayersExperiment):
     def job(self, left: Sequence[int]) -> Row:
         """Return what each rank is told, to measure these numbers of buckets."""
         batch = 1 if self.computing else self.batch  # layers that only wait need no work beside it
-        gradients, waiting = self.gradients // self.shrink, self.computing * self.slower
+        gradients = self.gradients // self.shrink
+        waiting = self.computing * self.slower
         return self.told(left, gradients, waiting, batch)
 
     def machine(self, ranks: int) -> Machine:
@@ -199,7 +208,11 @@ class WeakScaling(LayersExperiment):
         network = Link(latency=2 * self.latency, rate=self.network / by)
         node = min(ranks, self.ranks_per_node)
         return Machine(
-            name="racks", ranks_per_node=node, ports_per_node=1, inside=inside, network=network
+            name="racks",
+            ranks_per_node=node,
+            ports_per_node=1,
+            inside=inside,
+            network=network,
         )
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
@@ -212,24 +225,40 @@ class WeakScaling(LayersExperiment):
                 self.launch_ranks(job, ranks, keep)
 
     def _launch_on_racks(self, job: Row, ranks: int, keep: Keep) -> None:
-        on, racks = self.machine(ranks), -(-ranks // self.ranks_per_node)
-        hosts = {"hosts": ranks, "latency": format_seconds(self.latency), "racks": racks}
+        on = self.machine(ranks)
+        racks = -(-ranks // self.ranks_per_node)
+        hosts = {
+            "hosts": ranks,
+            "latency": format_seconds(self.latency),
+            "racks": racks,
+        }
         uplink = format_rate(on.network.rate) if racks > 1 else None
         self.launch_on_hosts(
             job,
             keep,
-            hosts | {"rate": format_rate((on.inside or on.network).rate), "uplink": uplink},
+            hosts
+            | {
+                "rate": format_rate((on.inside or on.network).rate),
+                "uplink": uplink,
+            },
         )
 
     def row(self, row: Row) -> Row:
         """Return the row with the factors, samples per second on their own scale, and the model's prediction."""
         waiting = self.computing * self.slower
         said = predicted(
-            row, waiting, self.machine(row["ranks"]) if self.where == CLUSTER else None
+            row,
+            waiting,
+            self.machine(row["ranks"]) if self.where == CLUSTER else None,
         )
         step_us = waiting * 1e6 + said["predicted_us"] if said["predicted_us"] is not None else None
         samples = row["ranks"] * self.batch * self.slower * 1e6
-        known = {"batch": self.batch, "shrink": self.shrink, "slower": self.slower, "spans": []}
+        known = {
+            "batch": self.batch,
+            "shrink": self.shrink,
+            "slower": self.slower,
+            "spans": [],
+        }
         rates = {name: samples / row[step] for name, step in ENDS.items()}
         return row | known | said | rates | {"predicted_per_second": step_us and samples / step_us}
 

@@ -23,7 +23,11 @@ MOST_NAMED = 4  # buckets whose bars have room for a name
 # Of weak scaling.
 RATES = ["per_second", "low_per_second", "high_per_second", "predicted_per_second"]
 BAIDU = "published by Baidu"
-LOOKS = {"without overlap": BLUE, "with overlap": VERMILION, BAIDU: NEUTRAL._replace(marker="o")}
+LOOKS = {
+    "without overlap": BLUE,
+    "with overlap": VERMILION,
+    BAIDU: NEUTRAL._replace(marker="o"),
+}
 
 
 def spans(row: Row) -> list[Activity]:
@@ -107,9 +111,13 @@ def counters(rows: Rows) -> Rows:
 
 def series(rows: Rows) -> Rows:
     """Return the rows without overlap, which is one bucket, and those of the most buckets, named in ``series``."""
-    names = {rows.buckets.max(): "with overlap", rows.buckets.min(): "without overlap"}
+    names = {
+        rows.buckets.max(): "with overlap",
+        rows.buckets.min(): "without overlap",
+    }
     named = rows.assign(
-        series=rows.buckets.map(names), predicted_per_second=rows.predicted_per_second.astype(float)
+        series=rows.buckets.map(names),
+        predicted_per_second=rows.predicted_per_second.astype(float),
     )
     return named.dropna(subset="series").sort_values(["buckets", "ranks"], kind="stable")
 

@@ -17,7 +17,8 @@ from torch import nn
 
 # A backward pass has two matrix products for each one of the forward pass: by the input, and by the
 # weights.
-FORWARD, BACKWARD = 1 / 3, 2 / 3
+FORWARD = 1 / 3
+BACKWARD = 2 / 3
 
 Clock = Callable[[], float]
 
@@ -31,7 +32,10 @@ class Stack(nn.Module):
     """
 
     def __init__(
-        self, widths: Sequence[int], seconds: float = 0.0, clock: Clock = time.monotonic
+        self,
+        widths: Sequence[int],
+        seconds: float = 0.0,
+        clock: Clock = time.monotonic,
     ) -> None:
         super().__init__()
         pairs = pairwise(widths)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,11 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     library = backend(settings["backend"])
     hooks = {algorithm: hook_of(library, algorithm) for algorithm in settings["algorithms"]}
     cases = (Trial(settings, buckets, hooks, library).rows() for buckets in settings["buckets"])
-    report_rows({"where": settings["where"], "backends": [settings["backend"]]}, report, cases)
+    report_rows(
+        {"where": settings["where"], "backends": [settings["backend"]]},
+        report,
+        cases,
+    )
 
 
 class TrainingStep(NamedTuple):
@@ -57,9 +62,15 @@ class Trial:
     """A stack of layers under DistributedDataParallel whose gradients go into ``buckets`` buckets of the same size."""
 
     def __init__(
-        self, settings: Row, buckets: int, hooks: Mapping[str, Hook], library: Backend
+        self,
+        settings: Row,
+        buckets: int,
+        hooks: Mapping[str, Hook],
+        library: Backend,
     ) -> None:
-        self.settings, self.buckets, self.device = settings, buckets, library.device()
+        self.settings = settings
+        self.buckets = buckets
+        self.device = library.device()
         torch.manual_seed(0)  # the same weights on every rank
         self.stack = Stack(settings["widths"], settings["seconds"]).to(self.device)
         self.bytes = sum(4 * weight.numel() for weight in self.stack.parameters())
@@ -76,9 +87,11 @@ class Trial:
         self.recorded.use(name)
         self.ddp.zero_grad()
         dist.barrier()
-        sent_before, begin = sent_bytes(), now()
+        sent_before = sent_bytes()
+        begin = now()
         self._compute()
-        seconds, sent = now() - begin, sent_bytes() - sent_before
+        seconds = now() - begin
+        sent = sent_bytes() - sent_before
         wrong = 0 if name == NOTHING else self._wrong()
         return TrainingStep(seconds, sent, wrong, self._spans(begin))
 
@@ -113,15 +126,20 @@ class Trial:
         """
         if self.device.type != "cpu":
             return []
-        rank, spans, free = (
-            dist.get_rank(),
-            computing(dist.get_rank(), [at - begin for at in self.stack.marks]),
-            0.0,
-        )
+        rank = dist.get_rank()
+        spans = computing(dist.get_rank(), [at - begin for at in self.stack.marks])
+        free = 0.0
         for note in self.recorded.buckets:
             done = (note.done or note.ready) - begin
             spans.append(
-                Activity(rank, REDUCE, note.nth, max(free, note.ready - begin), done, note.bytes)
+                Activity(
+                    rank,
+                    REDUCE,
+                    note.nth,
+                    max(free, note.ready - begin),
+                    done,
+                    note.bytes,
+                )
             )
             free = done
         return spans
@@ -137,20 +155,23 @@ class Trial:
         steps: dict[str, list[TrainingStep]] = {name: [] for name in names}
         counted: dict[str, list[float]] = {name: [] for name in names}
         rounds = WARMUPS + self.settings["repetitions"]
-        order = [
-            names[(i + turn) % len(names)] for i in range(rounds) for turn in range(len(names))
-        ]
+        order = []
+        for first in range(rounds):
+            shift = first % len(names)
+            order += names[shift:] + names[:shift]
         for nth, name in enumerate([*order, NOTHING]):
             steps[name].append(self.step(name))
             if nth:
                 counted[order[nth - 1]].append(self._counted())
-        seconds = {
-            name: means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names
-        }
-        return [
-            self._row(name, steps[name], seconds, means(counted[name][WARMUPS:]))
-            for name in names[1:]
-        ]
+        seconds = {}
+        for name in names:
+            measured = steps[name][WARMUPS:rounds]
+            seconds[name] = means([step.seconds for step in measured])
+        rows = []
+        for name in self.settings["algorithms"]:
+            by_torch = means(counted[name][WARMUPS:])
+            rows.append(self._row(name, steps[name], seconds, by_torch))
+        return rows
 
     def _row(
         self,
@@ -163,36 +184,31 @@ class Trial:
 
         Times are exposed ones in microseconds, unless their name says more.
         """
-        exposed = [
-            step - without for step, without in zip(seconds[name], seconds[NOTHING], strict=True)
-        ]
+        pairs = zip(seconds[name], seconds[NOTHING], strict=True)
+        exposed = [step - without for step, without in pairs]
         wrong = torch.tensor(sum(step.wrong for step in steps))
         dist.all_reduce(wrong)
         sent = means([float(step.sent) for step in steps[WARMUPS:]])
-        spans = [span for rank in gathered(steps[-1].spans) for span in rank]
-        return (
-            {
-                "backend": self.settings["backend"],
-                "algorithm": name,
-                "where": self.settings["where"],
-            }
-            | {
-                "ranks": dist.get_world_size(),
-                "layers": len(self.stack.layers),
-                "buckets": self.buckets,
-            }
-            | {"bytes": self.bytes, "device": self.device.type, "wrong": int(wrong)}
-            | {
-                "samples": microseconds(exposed),
-                **interval_us(exposed),
-                **interval_us(seconds[name], "step_"),
-            }
-            | {**interval_us(seconds[NOTHING], "nothing_"), **interval_us(counted, "counted_")}
-            | {
-                "sent_bytes": statistics.median(sent),
-                "spans": [Activity(*span)._asdict() for span in spans],
-            }
-        )
+        spans = chain(*gathered(steps[-1].spans))
+        row = {
+            "backend": self.settings["backend"],
+            "algorithm": name,
+            "where": self.settings["where"],
+            "ranks": dist.get_world_size(),
+            "layers": len(self.stack.layers),
+            "buckets": self.buckets,
+            "bytes": self.bytes,
+            "device": self.device.type,
+            "wrong": int(wrong),
+            "samples": microseconds(exposed),
+        }
+        row |= interval_us(exposed)
+        row |= interval_us(seconds[name], "step_")
+        row |= interval_us(seconds[NOTHING], "nothing_")
+        row |= interval_us(counted, "counted_")
+        row["sent_bytes"] = statistics.median(sent)
+        row["spans"] = [Activity(*span)._asdict() for span in spans]
+        return row
 
 
 def _parallel(
@@ -201,7 +217,10 @@ def _parallel(
     """The stack as a replica on this rank, with torch's counters updated in every step."""
     group = library.group()
     ddp = DistributedDataParallel(
-        stack, process_group=group, bucket_cap_mb=bucket_bytes / 2**20, gradient_as_bucket_view=True
+        stack,
+        process_group=group,
+        bucket_cap_mb=bucket_bytes / 2**20,
+        gradient_as_bucket_view=True,
     )
     ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     ddp.register_comm_hook(None, hook)

@@ -58,9 +58,13 @@ class Scaling(SweepExperiment):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if len(ours := [name for name in self.backends if name in OURS]) > 1:
+        ours = [name for name in self.backends if name in OURS]
+        if len(ours) > 1:
             raise ValueError(f"backends: got {', '.join(ours)}, expected one of these at most")
-        distinct(["auto", *self.algorithms]), distinct([*self._libraries(), *self.selectable])
+        (
+            distinct(["auto", *self.algorithms]),
+            distinct([*self._libraries(), *self.selectable]),
+        )
         return self
 
     def _libraries(self) -> list[str]:
@@ -70,7 +74,10 @@ class Scaling(SweepExperiment):
 
     def networks(self) -> list[str]:
         """Return the networks to measure: links as asked for and, if ``slower`` is above 1, slower ones."""
-        links = [(self.latency, self.rate), (self.latency * self.slower, self.rate / self.slower)]
+        links = [
+            (self.latency, self.rate),
+            (self.latency * self.slower, self.rate / self.slower),
+        ]
         return [f"cluster:{_typed(*link)}" for link in links[: 1 + (self.slower > 1)]]
 
     def machine_file(self, where: str) -> str:
@@ -80,14 +87,19 @@ class Scaling(SweepExperiment):
     def measurements(self) -> list[Settings]:
         """Return what to measure, by the calibrated machines, which may not be there yet."""
         where, *deeper = self.networks()
-        most, libraries = max(self.hosts), self._libraries()
+        most = max(self.hosts)
+        libraries = self._libraries()
         plain = [self._on(ranks, where, libraries) for ranks in self.hosts if ranks < most]
         full = self._on(most, where, [*libraries, *self.selectable])
         slow = [self._on(most, each, libraries[:1], ["auto"]) for each in deeper]
         return [*plain, full, *slow]
 
     def _on(
-        self, ranks: int, where: str, backends: list[str], algorithms: list[str] | None = None
+        self,
+        ranks: int,
+        where: str,
+        backends: list[str],
+        algorithms: list[str] | None = None,
     ) -> Settings:
         once = Settings(
             ranks=ranks,
@@ -107,7 +119,8 @@ class Scaling(SweepExperiment):
             path = Path(self.machine_file(where))
             if not path.exists():
                 rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, self.TIMEOUT)
-                save(fitted := machine_of(rows, where, where), path)
+                fitted = machine_of(rows, where, where)
+                save(fitted, path)
                 print(text(fitted), file=sys.stderr)
         super().measure_rest()
 

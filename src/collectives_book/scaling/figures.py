@@ -25,7 +25,10 @@ def ours(rows: Rows) -> Rows:
     own = rows[(rows["where"] == rows["where"].iloc[0]) & rows.backend.isin(OURS)]
     named = own[~own.auto]
     return pd.concat(
-        [named, own[own.auto & ~own.algorithm.isin(named.algorithm)].assign(auto=False)]
+        [
+            named,
+            own[own.auto & ~own.algorithm.isin(named.algorithm)].assign(auto=False),
+        ]
     )
 
 
@@ -50,7 +53,10 @@ def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
 
 def time_against_size(rows: Rows) -> Picture:
     """Return the figure of median times on the most hosts by size: our algorithms, and below them the libraries."""
-    parts = {"our algorithms": ours(rows), "auto and the libraries": libraries(rows)}
+    parts = {
+        "our algorithms": ours(rows),
+        "auto and the libraries": libraries(rows),
+    }
     table = pd.concat([most(part).assign(panel=name) for name, part in parts.items()])
     height = 2.0 + 2.0 * table.panel.nunique()
     return measured.times(table, panels=Panels("panel"), height=height)

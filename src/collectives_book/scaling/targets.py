@@ -19,7 +19,8 @@ def compared(rows: Rows) -> Rows:
     quickest algorithm over its simulated time; "4× slower" the same in deeper slow motion. What was
     not measured has no line.
     """
-    where, own = rows["where"].iloc[0], most(rows[rows.backend.isin(OURS)])
+    where = rows["where"].iloc[0]
+    own = most(rows[rows.backend.isin(OURS)])
     beside = measured.over_auto(most(rows[rows["where"] == where]), named=True)
     over = {column: own[f"{column}_us"] / own.simulated_us for column in ("low", "median", "high")}
     own = own.assign(low=over["low"], ratio=over["median"], high=over["high"])

@@ -39,7 +39,13 @@ class Straggler(Experiment):
     """A cluster, its slow hosts and factors, and what is measured meanwhile."""
 
     TASK: ClassVar[str] = "collectives_book.straggler.ranks"
-    SHOWN: ClassVar[tuple[str, ...]] = ("slow_host", "factor", "bytes", "algorithm", "simulated_us")
+    SHOWN: ClassVar[tuple[str, ...]] = (
+        "slow_host",
+        "factor",
+        "bytes",
+        "algorithm",
+        "simulated_us",
+    )
 
     hosts: Annotated[int, Field(ge=2, le=MAX_HOSTS)]
     latency: Latency
@@ -88,7 +94,12 @@ class Straggler(Experiment):
         """Return (host, factor), each once: the one host by all factors, then all positions by one."""
         by_factor = [(self.slow_host, factor) for factor in self.factors]
         return list(
-            dict.fromkeys([*by_factor, *((host, self.position_factor) for host in self.positions)])
+            dict.fromkeys(
+                [
+                    *by_factor,
+                    *((host, self.position_factor) for host in self.positions),
+                ]
+            )
         )
 
     def wanted(self) -> list[tuple[tuple[int, int], int]]:
@@ -107,7 +118,10 @@ class Straggler(Experiment):
     def slow_down(self, hosts: Cluster, slow: tuple[int, int]) -> None:
         """Divide the rate of this host's link by the factor; all others have the full rate."""
         for host in range(self.hosts):
-            hosts.set(host, rate=format_rate(self.rate / (slow[1] if host == slow[0] else 1)))
+            hosts.set(
+                host,
+                rate=format_rate(self.rate / (slow[1] if host == slow[0] else 1)),
+            )
 
     def machine(self, host: int, factor: int) -> Machine:
         """Return the same cluster for the simulator."""
@@ -121,5 +135,9 @@ class Straggler(Experiment):
         seconds = simulate(
             schedule, self.machine(slow, factor), row["bytes"], row["algorithm"]
         ).seconds
-        own = {"slow_host": slow, "factor": factor, "simulated_us": round(seconds * 1e6, 3)}
+        own = {
+            "slow_host": slow,
+            "factor": factor,
+            "simulated_us": round(seconds * 1e6, 3),
+        }
         return row | own | {"load": os.getloadavg()[0]}

@@ -31,7 +31,9 @@ def by_position(rows: Rows) -> Rows:
 def against_factor(rows: Rows) -> Picture:
     """Return the time of one size against the factor by which one host's link is slower."""
     return _time(
-        by_factor(rows), "factor", (kit.Axis("one link slower by", "{:g}×".format, 2), kit.US)
+        by_factor(rows),
+        "factor",
+        (kit.Axis("one link slower by", "{:g}×".format, 2), kit.US),
     )
 
 

@@ -26,7 +26,10 @@ WORD = torch.int64
 
 def save(state: State, training: Training, file: str) -> None:
     """Write all that the next steps depend on: parameters, momentum, the steps so far and what is trained."""
-    content = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}
+    content = {
+        "model": state.model.state_dict(),
+        "optimizer": state.optimizer.state_dict(),
+    }
     write(file, content | {"losses": state.losses, "training": asdict(training)})
 
 
@@ -38,7 +41,8 @@ def write(path: str | Path, content: dict[str, Any]) -> None:
 
     def put(partial: Path) -> None:
         # To a file on a full disk it raises what says nothing.
-        torch.save(content, whole := io.BytesIO())
+        whole = io.BytesIO()
+        torch.save(content, whole)
         with partial.open("wb") as file:
             file.write(whole.getbuffer())
             file.flush()

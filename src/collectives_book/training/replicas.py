@@ -63,7 +63,15 @@ def all_reduce(library: Backend, algorithm: str) -> Callable[[torch.Tensor], Per
     def add(tensor: torch.Tensor) -> Performed:
         group = library.group()
         return library.perform(
-            Call("all_reduce", tensor, tensor, dist.ReduceOp.SUM, None, group, algorithm)
+            Call(
+                "all_reduce",
+                tensor,
+                tensor,
+                dist.ReduceOp.SUM,
+                None,
+                group,
+                algorithm,
+            )
         )
 
     return add
