@@ -9,10 +9,8 @@ from __future__ import annotations
 BATCH = 32  # samples of a GPU in a step
 COMPUTING = 0.37  # seconds of a step on one GPU
 GRADIENTS = 1_200_000_000  # bytes: 300 million parameters
-NETWORK, INSIDE = (
-    6e9,
-    10e9,
-)  # bytes per second: InfiniBand between nodes, GPUDirect inside
+NETWORK = 6e9  # bytes per second: InfiniBand between nodes
+INSIDE = 10e9  # GPUDirect inside
 
 # Samples per second by the number of GPUs.
 SAMPLES = {
