@@ -37,11 +37,8 @@ NODES = {
     "summit": ("Summit: nodes of six GPUs that share one port", (2, 3, 4, 8, 16)),
     "ethernet": ("Ethernet: one rank a node, TCP", (4, 6, 8, 12, 16, 64)),
 }
-ALWAYS = (
-    "ring",
-    "recursive_doubling",
-    "halving_doubling",
-)  # rules that always take one algorithm
+# Rules that always take one algorithm.
+ALWAYS = ("ring", "recursive_doubling", "halving_doubling")
 # Ranks that each other rank can serve by itself; bytes of a part that is large.
 FEW = 12
 PART = 64 * KIB
