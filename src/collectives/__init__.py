@@ -7,13 +7,13 @@ asked for; `simulate` imports numba, and `Machine` pydantic.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from collectives.algorithms import ALGORITHMS
 from collectives.core.grid import grid, parse_grid
 from collectives.core.schedule import Schedule, ScheduleError, Step
 from collectives.core.verify import verify
 from collectives.errors import with_extra
 
 if TYPE_CHECKING:
+    from collectives.algorithms import ALGORITHMS
     from collectives.api import (
         all_gather,
         all_gather_into_tensor,
@@ -55,9 +55,13 @@ __all__ = [
     "verify",
 ]
 
-# Imported on first use, because it needs more than numpy, and from which module; all other names
-# are `api`'s.
-_LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulator.simulation"}
+# Imported on first use, and from which module, because a proof needs no algorithm, and the others
+# more than numpy; all other names are `api`'s.
+_LATER = {
+    "ALGORITHMS": "collectives.algorithms",
+    "Machine": "collectives.machine",
+    "simulate": "collectives.simulator.simulation",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -63,7 +63,7 @@ WRONG = [
     ("verify --all -p 4", "--ranks: got 4", "none"),
     ("verify a.xml --max-ranks 4", "--max-ranks: got 4", "none"),
     ("verify a.xml --bytes 4", "--bytes", "--machine"),
-    ("verify all_reduce ring --machine textbook", "--machine", "FILE.xml"),
+    ("verify all_reduce ring --machine textbook", "--machine", "FILE"),
     ("verify all_reduce ring --max-ranks 3", "--max-ranks", "--all"),
     ("export all_reduce ring --to msccl --nodes 2", "--nodes: got [2]", "none"),
     ("export all_reduce ring --to nccl-tuner", "got ring", "none"),

@@ -13,8 +13,9 @@ after a star, follow each other one step apart, so that links of all levels are 
 time.
 
 Known algorithms are members of the family: ``direct8`` is two-shot, ``one_shot2/one_shot2`` is
-recursive doubling, ``direct2/direct2`` is halving and doubling, and ``direct8/ring12`` is what many
-call hierarchical (Jia et al. 2018, with rings inside, too; Meng et al., HiCCL, 2024).
+recursive doubling, ``direct2/direct2`` is halving and doubling, and ``ring8/ring12`` is the ring in
+two dimensions, with parts passed on earlier. HiCCL (Hidayetoglu et al. 2024) composes collectives
+by levels, too.
 """
 
 import re

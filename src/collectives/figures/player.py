@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, names
+from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, is_plan, names
 from collectives.core.contracts import CONTRACTS, after, before, where
 from collectives.core.grid import grid
 from collectives.core.schedule import Schedule, Step, parts
@@ -191,8 +191,8 @@ class Player:
 
 
 def is_elsewhere(algorithm: str) -> bool:
-    """Return True for a schedule in none of the scripts: one of the user's own, or one for a machine's links."""
-    return is_own(algorithm) or is_for_links(algorithm)
+    """Return True for a schedule in none of the scripts: one of the user's own, a plan, or one for a machine's links."""
+    return is_own(algorithm) or is_plan(algorithm) or is_for_links(algorithm)
 
 
 def _name(algorithm: str) -> str:
@@ -214,8 +214,8 @@ def player(
     Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of
     the buffer, 1 MiB by default). ``name`` is the element's id, which is part of links to a step;
     two players of a page that start with the same schedule need different ones. A schedule of your
-    own, ``file.py:function`` or ``file.xml``, and one for a machine's links, ``packed_trees@dgx1``,
-    are in the element itself. Raises ValueError for an unknown algorithm or option, and outside 2
+    own, ``file.py:function`` or ``file.xml``, a plan, ``direct2/ring3``, and one for a machine's
+    links, ``packed_trees@dgx1``, are in the element itself. Raises ValueError for an unknown algorithm or option, and outside 2
     to 16 ranks.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
