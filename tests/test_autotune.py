@@ -1,4 +1,4 @@
-"""What "auto" chooses on a named machine: no candidate is simulated faster, also on a part of a node."""
+"""What "auto" chooses on a named machine: no named algorithm is simulated faster, also on a part of a node."""
 
 from typing import Any
 
@@ -28,7 +28,6 @@ def test_no_candidate_beats_the_choice(name: str, p: int, collective: str) -> No
             for each in candidates(collective)
         }
         took = row(Case(collective, chosen.algorithm, p, n, on, chosen.segments))["seconds"]
-        assert chosen.algorithm in times
         assert took <= 1.01 * min(times.values()), (n, chosen, times)
         assert chosen.seconds == pytest.approx(took, rel=1e-6)
 
@@ -57,7 +56,8 @@ def test_calls_simulate_once_for_each_class_of_sizes(monkeypatch: pytest.MonkeyP
             assert chosen == choose_for_call("all_reduce", p, size_class(nbytes), encoded=encoded)
             assert nbytes / 2**0.5 <= size_class(nbytes) <= nbytes * 2**0.5
     assert {case[3] for case in simulated} == {1024, 2048}
-    assert len(simulated) == 2 * 2 * len(names)
+    assert len(simulated) <= 2 * 2 * len(names)
+    assert len({case[:4] for case in simulated}) == len(simulated)
     assert chosen == choose("all_reduce", 2, 2048, on=on)
 
 

@@ -137,9 +137,13 @@ def _fastest_plan(collective: str, p: int, nbytes: int, on: Machine) -> Choice |
 
 
 def _least_seconds(collective: str, name: str, p: int, nbytes: int, on: Machine) -> float:
-    """Return seconds that an algorithm takes at least: overheads and bytes of its busiest port, by the best links."""
+    """Return seconds that an algorithm takes at least: overheads and bytes of its busiest port, by the best links.
+
+    Nothing is known of an algorithm that pipelines segments or counts links inside nodes apart, and
+    of a buffer of fewer bytes than ranks, because empty parts are not sent.
+    """
     known, link = ALGORITHMS[collective, name], _best_link(on, p)
-    if known.cost is None or known.inside or p < 2:
+    if known.cost is None or known.pipeline or known.inside or nbytes < p:
         return 0.0
     return known.cost(p).seconds(nbytes, link.overhead, link.beta)
 

@@ -369,7 +369,8 @@ def test_auto_counts_the_port_that_ranks_of_a_node_share() -> None:
 
 
 def test_of_equal_costs_auto_takes_the_first_in_the_table() -> None:
-    on, nbytes = machine("textbook"), 1 << 20
+    nbytes = 1 << 20
+    on = machine("textbook").model_copy(update={"name": MEASURED})
     assert choose("all_reduce", 64, nbytes, on=on).algorithm == "halving_doubling"
     assert choose("reduce_scatter", 64, nbytes, on=on).algorithm == "recursive_halving"
     assert choose("all_gather", 64, nbytes, on=on).algorithm == "recursive_doubling"
