@@ -191,7 +191,7 @@ class Player:
 
 
 def is_elsewhere(algorithm: str) -> bool:
-    """Return True for a schedule in none of the scripts: one of the user's own, a plan, or one for a machine's links."""
+    """Return True for a schedule in none of the scripts: one of your own, a plan, or one for a machine's links."""
     return is_own(algorithm) or is_plan(algorithm) or is_for_links(algorithm)
 
 
@@ -215,8 +215,8 @@ def player(
     the buffer, 1 MiB by default). ``name`` is the element's id, which is part of links to a step;
     two players of a page that start with the same schedule need different ones. A schedule of your
     own, ``file.py:function`` or ``file.xml``, a plan, ``direct2/ring3``, and one for a machine's
-    links, ``packed_trees@dgx1``, are in the element itself. Raises ValueError for an unknown algorithm or option, and outside 2
-    to 16 ranks.
+    links, ``packed_trees@dgx1``, are in the element itself. Raises ValueError for an unknown
+    algorithm or option, and outside 2 to 16 ranks.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
