@@ -186,19 +186,23 @@ def _first_failure(
 
 
 def _silent(processes: Sequence[Process], causes: "Mapping[int, Cause]") -> list[int]:
-    """Return the running ranks that all failed ranks waited for; none if a rank failed by itself.
+    """Return the running ranks that failed ones waited for; none if a rank failed by itself.
 
-    A rank that has told a cause is no longer silent, although its process may not have ended yet.
+    Those that gave no sign of life come before those that others only waited for, because these
+    may themselves wait. A rank that has told a cause is no longer silent, although its process may
+    not have ended yet.
     """
     failed = [place for place, process in enumerate(processes) if process.poll()]
-    if not all(place in causes and causes[place].blamed for place in failed):
-        return []
+    for place in failed:
+        if place not in causes or not causes[place].blamed:
+            return []
     no_sign, blamed = set[int](), set[int]()
     for cause in causes.values():
         no_sign.update(cause.silent)
         blamed.update(cause.blamed)
+    suspects = no_sign or blamed
     running = {place for place, process in enumerate(processes) if process.poll() is None}
-    return sorted((no_sign or blamed) & running - causes.keys())
+    return sorted(place for place in suspects if place in running and place not in causes)
 
 
 def _may_follow(processes: Sequence[Process], causes: "Mapping[int, Cause]") -> bool:

@@ -87,8 +87,9 @@ def make(name: str) -> None:
     """Compute the rows of this name, and write them and their record."""
     module, function = COMPUTED[name].maker.split(":")
     found = getattr(importlib.import_module(module), function)()
-    for each in found:
-        each.pop("bytes_by_link", None)  # a table has the same links in all rows
+    for row in found:
+        # Rows of one table have the same columns, but machines have links of other names.
+        row.pop("bytes_by_link", None)
     settings = [{"computed": COMPUTED[name].maker}]
     write(FOLDER / name, found, {"settings": settings, "environment": [record()]})
 

@@ -135,17 +135,17 @@ def check_available() -> None:
 
 
 def _walls() -> list[str]:
-    """Return the part of the command that isolates.
+    """Return the options of bubblewrap that isolate.
 
     Root keeps what it takes to become another user.
     """
-    root = os.geteuid() == 0
-    system = _programs("/usr")
+    folders = _programs("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        if (Path("/") / name).is_symlink():
-            system += ["--symlink", str((Path("/") / name).readlink()), f"/{name}"]
-        elif (Path("/") / name).is_dir():
-            system += ["--ro-bind", f"/{name}", f"/{name}"]
+        path = Path("/") / name
+        if path.is_symlink():  # into /usr, which is there
+            folders += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            folders += ["--ro-bind", str(path), str(path)]
     alone = [
         "--unshare-ipc",
         "--unshare-pid",
@@ -153,14 +153,14 @@ def _walls() -> list[str]:
         "--unshare-uts",
         "--unshare-cgroup-try",
     ]
-    user = (
-        ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        if root
-        else ["--unshare-user", "--uid", "65534", "--gid", "65534"]
-    )
+    if os.geteuid() == 0:
+        # After "--cap-drop ALL", because bubblewrap goes by their order.
+        user = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        user = ["--unshare-user", "--uid", "65534", "--gid", "65534"]
     return [
         "bwrap", *alone, "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox",
-        "--cap-drop", "ALL", *user, *system, "--proc", "/proc", "--dev", "/dev",
+        "--cap-drop", "ALL", *user, *folders, "--proc", "/proc", "--dev", "/dev",
     ]  # fmt: skip
 
 

@@ -388,21 +388,26 @@ class CycleError(ValueError):
 def levels(count: int, edges: Iterable[Edge]) -> list[int]:
     """Return the earliest step of each of ``count`` messages; CycleError if there is none.
 
+    An edge (one, other, later) puts message ``other`` at least ``later`` steps behind ``one``: 0
+    for the same step or a later one, 1 for a later one.
+
     >>> levels(3, [(0, 1, 1), (1, 2, 0), (2, 1, 0)])
     [0, 1, 1]
     """
     edges = set(edges)
-    group = _groups(count, edges)
-    into: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    # Messages that wait for each other share a step: they are a group. A group's number is above
+    # those of all groups that it waits for.
+    group_of = _groups(count, edges)
+    waits_for: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for one, other, later in edges:
-        if group[one] != group[other]:
-            into[group[other]].append((group[one], later))
+        if group_of[one] != group_of[other]:
+            waits_for[group_of[other]].append((group_of[one], later))
         elif later:
             raise CycleError(one)
     level: list[int] = []  # of each group
-    for before in into:
-        level.append(max((level[other] + later for other, later in before), default=0))
-    return [level[number] for number in group]
+    for earlier in waits_for:
+        level.append(max((level[group] + later for group, later in earlier), default=0))
+    return [level[group] for group in group_of]
 
 
 def _groups(count: int, edges: set[Edge]) -> list[int]:

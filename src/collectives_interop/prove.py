@@ -262,14 +262,20 @@ class Order:
         return any(not self._reaches(one, two, step, rest) for one, two in between.tolist())
 
     def _reaches(self, first: int, second: int, step: int, rest: list[int]) -> bool:
-        """Return whether the first step is ordered before the second also if ``step`` waits for the ``rest`` alone."""
+        """Return whether ``first`` is ordered before ``second`` even if ``step`` waits for ``rest`` only.
+
+        Goes back from ``second`` along what each step waits for. False, too, once looks are spent:
+        the caller then keeps a dependency that may be needless.
+        """
         todo, seen = [second], {second}
         while todo and self.looks < MAX_LOOKS:
             self.looks += 1
             at = todo.pop()
-            for other in rest if at == step else self.before[at]:
+            waits_for = rest if at == step else self.before[at]
+            for other in waits_for:
                 if other == first:
                     return True
+                # Where not even all dependencies order `first` before a step, fewer do not.
                 if other not in seen and self.ordered(first, other):
                     seen.add(other)
                     todo.append(other)

@@ -166,7 +166,8 @@ def waits_of(group: ProcessGroup, dumped: set[int]) -> Iterator[WaitingCall]:
 def is_done(group: ProcessGroup, key: CallNumber, entry: Entry, members: Sequence[int]) -> bool:
     """Return True if a call is completed.
 
-    One that is over, well or not, was so if all ranks made it.
+    The state "ended" says that a call is over, well or not. It cannot have been completed unless
+    all ranks made it, and if they did, it counts as completed.
     """
     if entry.state == "ended":
         return all(reaches(group, rank, key) for rank in members)

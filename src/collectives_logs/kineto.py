@@ -124,7 +124,7 @@ class _Events:
         # Starts and durations.
         self.compute = {cat: (array("d"), array("d")) for cat in ("kernel", "cpu_op")}
         self.often = 0
-        self.whole = 0  # ranks of the only group, if there is one
+        self.ranks_of_only_group = 0  # 0 if there are several groups
 
     def job(self, given: Any) -> None:
         """Read what comes before the events."""
@@ -138,7 +138,7 @@ class _Events:
             trace.rank = rank
         trace.backend = str(given.get("backend", ""))[:40]
         if given.get("pg_count", 1) == 1:
-            self.whole = trace.world
+            self.ranks_of_only_group = trace.world
 
     def add(self, event: Object) -> None:
         """Keep an event, if it is a kernel, an operator or a step."""
@@ -173,12 +173,14 @@ class _Events:
             self.trace.steps.append(lasts)
             return
         on_host = HOST.match(name)
-        if on_host:
-            collective = collective_of(on_host[2])
-            nbytes = _host_bytes(args)
-            if collective in ("all_gather", "gather"):
-                nbytes *= self.whole
-            self._call(self.host, (collective, ""), self.whole, (start, lasts, nbytes))
+        if on_host is None:
+            return
+        collective, nbytes = collective_of(on_host[2]), _host_bytes(args)
+        if collective in ("all_gather", "gather"):
+            nbytes *= self.ranks_of_only_group  # the event has what one rank puts in
+        # An annotation names no kernel and no group: it is taken for one of the only group.
+        kind = (collective, "")
+        self._call(self.host, kind, self.ranks_of_only_group, (start, lasts, nbytes))
 
     def _kernel(self, found: re.Match[str], args: Object, start: float, lasts: float) -> None:
         """Keep a kernel that communicates."""

@@ -203,7 +203,8 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
     from collectives.bench import Measurement, bench
     from collectives.bench.table import both_places, heading, line, note, progress, tables
 
-    if arguments.nccl_tests:
+    as_tables = arguments.nccl_tests
+    if as_tables:
         wanted = list(chain.from_iterable(both_places(one) for one in wanted))
     message = note(wanted)
     if message:
@@ -212,19 +213,24 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
 
     def on_event(event: "Row") -> None:
         show_progress(event)
-        if event.get("rows") and not (measured.rows or arguments.nccl_tests or arguments.json):
-            out(heading(wanted))
-        measured.rows.extend(event.get("rows", []))
+        rows = event.get("rows", [])
+        is_first = bool(rows) and not measured.rows
+        measured.rows.extend(rows)
         measured.environment.extend(event.get("environment", []))
-        for row in () if arguments.nccl_tests else event.get("rows", []):
+        if as_tables:
+            return  # they are printed at the end
+        if is_first and not arguments.json:
+            out(heading(wanted))
+        for row in rows:
             out_row(row, line(row), arguments.json)
 
     with progress(wanted) as show_progress:
         try:
             bench(wanted, on_event)
         finally:
-            for text in tables(wanted[0], *measured) if arguments.nccl_tests else ():
-                out(text)
+            if as_tables:
+                for text in tables(wanted[0], *measured):
+                    out(text)
     return sum(row["wrong"] for row in measured.rows)
 
 

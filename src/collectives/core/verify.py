@@ -204,9 +204,15 @@ def _shown(times: int) -> str:
 
 
 def _verify_fingerprints(schedule: Schedule) -> None:
-    random = np.random.default_rng()
-    of = random.integers(0, 2**64, size=(schedule.p, schedule.k), dtype=np.uint64)
-    held, asked = _held(schedule, of, random), _asked(schedule, of)
+    """Compare every cell's sum of fingerprints with the one asked for, and raise at the first wrong cell."""
+    random = (
+        np.random.default_rng()
+    )  # of the system's entropy, so that no schedule can be made to fit
+    shape = (schedule.p, schedule.k)
+    fingerprints = random.integers(0, 2**64, size=shape, dtype=np.uint64)
+    # Uninitialised cells get numbers of their own, so that whoever uses them has a wrong sum.
+    held = _held(schedule, fingerprints, random)
+    asked = _asked(schedule, fingerprints)
     _run(schedule, held, _add_fingerprints)
     wrong = _wrong_cells(schedule, held, asked)
     if wrong.any():

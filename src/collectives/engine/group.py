@@ -223,12 +223,15 @@ class Caller:
 
         Empty if the error says it already.
         """
-        if self._refusal or not isinstance(error, MessageError):
+        if self._refusal:
             return self._refusal
-        group, made = self._me.group(), self._compiled.find(call_key(call))
-        by = made.performed.algorithm if made else call.algorithm
+        if not isinstance(error, MessageError):
+            return ""
+        # A message knows its peer and bytes, and not whose call it belongs to.
+        group, compiled = self._me.group(), self._compiled.find(call_key(call))
+        algorithm = compiled.performed.algorithm if compiled else call.algorithm
         rank = global_ranks(group)[self._me.rank]
-        return f"{call.collective} by {by} failed on rank {rank}, {error}{_of(group)}"
+        return f"{call.collective} by {algorithm} failed on rank {rank}, {error}{_of(group)}"
 
     def refuse(self, why: str) -> None:
         """Have every call fail that has not ended, and close the connections, so that those of other ranks fail, too.
