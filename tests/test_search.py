@@ -77,7 +77,7 @@ def test_closed_forms_meet_the_simulation_where_levels_do_not_overlap() -> None:
     on = machine("dgx-h100")
     compared = 0
     for nbytes in (8, 8 << 10, 32 << 10):
-        for seconds, plan, _ in promising("all_reduce", 96, nbytes, on):
+        for seconds, plan in promising("all_reduce", 96, nbytes, on):
             if plan.segments == 1 and not any(level.algorithm == "ring" for level in plan.levels):
                 took = simulate(build("all_reduce", str(plan), 96), on, nbytes).seconds
                 assert seconds == pytest.approx(took, rel=0.05), (str(plan), nbytes)
@@ -120,7 +120,7 @@ def test_few_plans_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         simulated.clear()
         fastest_plan("all_reduce", 256, nbytes, machine("dgx-h100"))
         assert 1 <= len(simulated) <= search.SIMULATED
-        assert len(simulated) <= 2 or sum(simulated) <= 2 * search.ROWS
+        assert len(simulated) == 1 or sum(simulated) <= 2 * search.ROWS
 
 
 def test_auto_takes_a_plan_where_it_is_faster_and_a_name_where_it_is_as_fast() -> None:

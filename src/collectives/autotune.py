@@ -90,7 +90,7 @@ def choose(
 
     >>> from collectives.machine import machine
     >>> [choose("all_reduce", 32, nbytes, on=machine("textbook")).algorithm for nbytes in (4, 1 << 20)]
-    ['recursive_doubling', 'halving_doubling']
+    ['recursive_doubling', 'bruck8/recursive_doubling4']
     >>> choose("all_reduce", 32, 1 << 20, "two_tree", on=machine("textbook")).segments
     4
     >>> choose("all_reduce", 8, 1 << 20) == choose("all_reduce", 8, 1 << 20, on=machine(DEFAULT))

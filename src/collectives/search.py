@@ -58,7 +58,6 @@ class Spent(NamedTuple):
     network_latency: float = 0.0
     inside: float = 0.0
     network: float = 0.0
-    rows: int = 0  # messages of a rank: what a simulation takes time for
     # Parts that come round a ring one after the other, while the levels inside pass on others.
     parts: int = 1
     network_levels: int = 0
@@ -108,20 +107,20 @@ def fastest_plan(collective: str, p: int, nbytes: int, on: Machine) -> Found | N
 
     ``nbytes`` is the buffer, as for `simulate`. Of equal times the plan with the fewest levels
     counts. Raises ValueError as `simulate` does. Cost: at most `SIMULATED` simulations of `ROWS`
-    rows together, or two of any length.
+    rows together, or one of any length.
 
     >>> from collectives.machine import machine
     >>> found = fastest_plan("all_reduce", 96, 1 << 20, machine("dgx-h100"))
     >>> str(found.plan), round(found.simulation.seconds * 1e6, 1)
-    ('direct8/ring3/one_shot4', 43.5)
+    ('direct8/ring2/ring2/one_shot3', 40.0)
     """
     best: tuple[float, int, str] | None = None
     chosen = None
     rows = 0
-    for place, (_, plan, plan_rows) in enumerate(promising(collective, p, nbytes, on)):
-        if place >= SIMULATED or (place > 1 and rows + plan_rows > ROWS):
+    for place, (_, plan) in enumerate(promising(collective, p, nbytes, on)):
+        rows += rows_of(collective, plan)
+        if place >= SIMULATED or (place > 0 and rows > ROWS):
             break
-        rows += plan_rows
         simulation = simulate(build(collective, str(plan), p), on, nbytes)
         rank = (float(f"{simulation.seconds:.6g}"), len(plan.levels), str(plan))
         if best is None or rank < best:
@@ -129,8 +128,8 @@ def fastest_plan(collective: str, p: int, nbytes: int, on: Machine) -> Found | N
     return chosen
 
 
-def promising(collective: str, p: int, nbytes: int, on: Machine) -> list[tuple[float, Plan, int]]:
-    """Return plans whose closed forms are within `MARGIN` of the shortest, as (seconds, plan, rows of its schedule).
+def promising(collective: str, p: int, nbytes: int, on: Machine) -> list[tuple[float, Plan]]:
+    """Return plans whose closed forms are within `MARGIN` of the shortest, as (seconds, plan).
 
     The shortest comes first. There are none for a collective or machine without plans: one whose
     links are known one by one, and ranks that neither fill nodes nor are a part of one.
@@ -138,7 +137,7 @@ def promising(collective: str, p: int, nbytes: int, on: Machine) -> list[tuple[f
     fills = p <= on.ranks_per_node or p % on.ranks_per_node == 0
     if collective not in KINDS or on.links or not fills or p < 2:
         return []
-    found: dict[Plan, tuple[float, int]] = {}
+    found: dict[Plan, float] = {}
     for protocols in on.choices(None, nbytes):
         costs = LevelCosts(collective, p, on, protocols)
         for searched in SEARCHED_SEGMENTS:
@@ -147,13 +146,36 @@ def promising(collective: str, p: int, nbytes: int, on: Machine) -> list[tuple[f
                     spent = costs.spent(levels, nbytes / segments)
                     seconds = costs.startup + spent.seconds(segments, costs.both_ways)
                     plan = Plan(levels, segments)
-                    if plan not in found or seconds < found[plan][0]:
-                        found[plan] = seconds, p * spent.rows * segments
+                    if plan not in found or seconds < found[plan]:
+                        found[plan] = seconds
     ordered = sorted(
-        ((seconds, plan, rows) for plan, (seconds, rows) in found.items()),
+        ((seconds, plan) for plan, seconds in found.items()),
         key=lambda each: (each[0] * (1 + PER_LEVEL * len(each[1].levels)), each[1]),
     )
     return [each for each in ordered if each[0] <= MARGIN * ordered[0][0]]
+
+
+def rows_of(collective: str, plan: Plan) -> int:
+    """Return about how many rows the steps of a plan's schedule have: what a simulation takes time for.
+
+    >>> plan = Plan((PlanLevel("direct", 8), PlanLevel("ring", 4)))
+    >>> rows_of("all_reduce", plan), sum(len(step) for step in build("all_reduce", str(plan), 32).steps())
+    (1984, 1984)
+    """
+    p, block, rows = plan.p, 1, 0
+    if collective in ("all_gather", "reduce_scatter"):
+        return p * p * plan.segments
+    if collective == "all_to_all":
+        return p * p * len(plan.levels) * plan.segments
+    for index, level in enumerate(plan.levels):
+        block *= level.size
+        messages = shape_of(level.algorithm, level.size).messages
+        is_scattered = level.algorithm in SCATTERED
+        beyond = [other.algorithm for other in plan.levels[index + 1 :]]
+        # Parts that come round a ring farther out are passed on one by one.
+        parts = p // block if is_scattered and "ring" in beyond else 1
+        rows += (2 if is_scattered else 1) * messages * parts
+    return p * rows * plan.segments
 
 
 def _cuts(p: int, nbytes: int) -> list[int]:
@@ -242,12 +264,10 @@ class LevelCosts:
             busy += shape.sent * left * self.on.gamma
         spent = partial.spent
         inside, network = spent.inside, spent.network
-        rows = spent.rows + halves * shape.messages
         parts = spent.parts
         if level.algorithm == "ring" and partial.levels:
             parts += level.size - 1
             for near, more in self._passed_on(partial.levels, halves * (level.size - 1)):
-                rows += more
                 inside += more * near.overhead if near.inside else 0.0
                 network += 0.0 if near.inside else more * near.overhead
         if links.inside:
@@ -264,7 +284,6 @@ class LevelCosts:
                 spent.network_latency + (0.0 if links.inside else latency),
                 inside,
                 network,
-                rows,
                 parts,
                 spent.network_levels + (0 if links.inside else 1),
             ),

@@ -472,7 +472,7 @@ def refusals(check: Check, p: int) -> None:
     )
     refuses("one of float16, bfloat16", lambda: collectives.all_reduce(x.to(torch.complex64)))
     refuses(
-        "no algorithm 'ring/mxint8'", lambda: collectives.all_reduce(x, algorithm="ring/mxint8")
+        "plan ring/mxint8, column 1", lambda: collectives.all_reduce(x, algorithm="ring/mxint8")
     )
     refuses(
         f"got tensors of [{6 * p + 1}] elements, expected {p} of 6",

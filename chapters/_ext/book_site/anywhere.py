@@ -25,7 +25,7 @@ import sys; sys.path.insert(0, "{root}/src")"""
 EXTRAS = {
     "course": r"collectives_course",
     "experiments": r" torch\b|papermill|results/quick|book\.execute|layers import|collectives\.rounding",
-    "synthesis": r"collectives\.synthesis",
+    "synthesis": r"collectives_interop\.synthesis",
 }
 # Results of a build, in no clone: the experiment that makes them, in minutes.
 QUICK = re.compile(r"results/quick/([\w-]+)")

@@ -122,10 +122,10 @@ def parse_plan(text: str, collective: str) -> Plan:
     Raises ValueError, which points at the place, for an unknown algorithm, a level without a number
     of ranks, and too many segments or ranks.
 
-    >>> parse_plan("direct8/rign12", "all_reduce")
+    >>> parse_plan("direct8/ring", "all_reduce")
     Traceback (most recent call last):
         ...
-    ValueError: plan direct8/rign12, column 9: unknown algorithm of a level 'rign'; did you mean ring? ...
+    ValueError: plan direct8/ring, column 9: got 'ring', expected an algorithm and a number of ranks, as in ring12
     """
     if collective not in KINDS:
         raise ValueError(f"plan {text}: {collective} has no plans; {', '.join(KINDS)} have")

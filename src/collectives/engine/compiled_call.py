@@ -33,6 +33,7 @@ from collectives.engine.program import (
 from collectives.engine.reduce import refusal
 from collectives.engine.slots import SlotPlan, slot_plan
 from collectives.engine.transport import MIXED, SHARED_MEMORY, TCP, shared_memory
+from collectives.errors import unknown
 from collectives.machine import Machine
 from collectives.units import MAX_SEGMENTS_STARTED
 
@@ -366,7 +367,9 @@ _parts: BoundedCache[Parts] = BoundedCache(
 
 
 def check(over: str, wanted: CallKey) -> None:
-    """Raise ValueError for tensors or an op that cannot be executed over such a group."""
+    """Raise ValueError for a collective, tensors or an op that cannot be executed over such a group."""
+    if wanted.collective not in CONTRACTS:
+        raise ValueError(unknown("collective", wanted.collective, CONTRACTS))
     kinds = [kind for kind in (wanted.target, wanted.source) if kind] or [wanted.kind]
     devices, dtypes = {kind.device.type for kind in kinds}, {kind.dtype for kind in kinds}
     if devices != {DEVICES.get(over)}:
