@@ -58,7 +58,7 @@ def test_a_run_of_this_build_leads_to_its_notebook(tmp_path: Path) -> None:
         '<a href="../experiments/results/quick/straggler.html"><b>quick/straggler</b></a><br>'
     )
     assert reference.startswith("<b>reference/straggler</b><br><code>")
-    assert '<span class="command-word">-p</span> ' in reference
+    assert '<span class="command-word">--backend</span> ' in reference
 
 
 def test_own_rows_are_beside_those_of_the_same_points(tmp_path: Path) -> None:
