@@ -120,7 +120,8 @@ def _fastest_simulated(
     least = math.inf if plan is None or plan.seconds is None else plan.seconds
     choices = []
     for name in names:
-        if _least_seconds(collective, name, p, nbytes, on) <= least:
+        # Rounded, because the form of the fastest itself may differ in the last digits.
+        if _rounded(_least_seconds(collective, name, p, nbytes, on)) <= _rounded(least):
             choice = _simulated(collective, name, p, nbytes, segments, on)
             choices.append(choice)
             least = min(least, choice.seconds or 0.0)
