@@ -119,7 +119,8 @@ def test_few_plans_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     for nbytes in (8, 1 << 20, 64 << 20):
         simulated.clear()
         fastest_plan("all_reduce", 256, nbytes, machine("dgx-h100"))
-        assert 1 <= len(simulated) <= search.SIMULATED
+        assert simulated, nbytes
+        assert len(simulated) <= search.SIMULATED
         assert len(simulated) == 1 or sum(simulated) <= 2 * search.ROWS
 
 

@@ -26,7 +26,7 @@ from .truths import SMALL_BUFFERS, interior_in_both, truth
 
 
 def variant(seed: int) -> dict[str, Any]:
-    """Which rank has which part in a program, and sizes.
+    """Return which rank has which part in a program, and sizes.
 
     That a fault is there does not depend on them.
     """
@@ -81,7 +81,7 @@ def _found(program: str) -> Callable[[Submission], None]:
 
 
 def _is_right(told: Any, value: Any) -> bool:
-    """Whether an answer is the truth: a text, a list of whole numbers, or a number to three digits."""
+    """Tell if an answer is the truth: a text, a list of whole numbers, or a number to three digits."""
     if isinstance(value, str):
         return isinstance(told, str) and told == value
     if isinstance(value, list):

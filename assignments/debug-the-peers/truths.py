@@ -73,7 +73,7 @@ def _played(peers: Submission, program: str, function: str, **more: Any) -> RunR
 
 
 def _hypercube(peers: Submission) -> Truth:
-    """Which contributions are counted twice on one rank, and by how much its sum is too large."""
+    """Return which contributions are counted twice on one rank, and by how much its sum is too large."""
     schedule = peers.call("schedule", file="hypercube.py")
     counts = before(schedule)
     for step in schedule.steps():
@@ -86,7 +86,7 @@ def _hypercube(peers: Submission) -> Truth:
 
 
 def _groups(peers: Submission) -> Truth:
-    """Which ranks wait for each other, and what is lost."""
+    """Return which ranks wait for each other, and what is lost."""
     try:
         _played(peers, "groups", "total", network=SMALL_BUFFERS, world=Stuck)
     except Failed as stuck:
@@ -95,7 +95,7 @@ def _groups(peers: Submission) -> Truth:
 
 
 def _trees(peers: Submission) -> Truth:
-    """Which ranks have children in both trees, and what one of them sends beyond two buffers."""
+    """Return which ranks have children in both trees, and what one of them sends beyond two buffers."""
     schedule, n = peers.call("schedule", file="trees.py"), peers.variant["bytes"]
     verify(schedule)
     return Truth(
@@ -115,7 +115,7 @@ def interior_in_both(schedule: Schedule) -> list[int]:
 
 
 def _ring(peers: Submission) -> Truth:
-    """Which messages of rank 0 are longer than a chunk, and how many times too much it sends."""
+    """Return which messages of rank 0 are longer than a chunk, and how many times too much it sends."""
     played, p = _played(peers, "ring", "all_reduce"), peers.variant["ring"]
     whole = p * peers.variant["elements"] * 8
     first = [message.bytes for message in played.sent if message.src == 0]
@@ -124,7 +124,7 @@ def _ring(peers: Submission) -> Truth:
 
 
 def _counted(peers: Submission) -> Truth:
-    """Which ranks say more than they have sent, and by how much together."""
+    """Return which ranks say more than they have sent, and by how much together."""
     played = _played(peers, "counted", "all_reduce")
     errors = np.array(played.values) - np.array(played.bytes_sent(len(played.values)))
     return Truth("untrue counter", np.flatnonzero(errors > 0).tolist(), int(errors.sum()))

@@ -62,7 +62,7 @@ def _measured(
 
 
 def _numbers(told: Any, name: str) -> Floats:
-    """What was returned, as an array of finite numbers."""
+    """Return what was returned, as an array of finite numbers."""
     try:
         numbers = np.asarray(told, dtype=np.float64).ravel()
     except (ValueError, TypeError, OverflowError):
@@ -185,7 +185,7 @@ def _trees(p: int, n: float, alpha: float, beta: float) -> float:
 
 
 def _predicted(submission: Submission, p: int, alpha: float, beta: float) -> float:
-    """What crossing returns, as bytes."""
+    """Return what crossing returns, as bytes."""
     told = submission.call("crossing", p, alpha, beta)
     if not isinstance(told, int | float) or not 0 <= told < 1e18:
         raise Failed(f"crossing({p}, …): got {told!r:.80}, expected bytes")

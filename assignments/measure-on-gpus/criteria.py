@@ -94,7 +94,7 @@ def _need_rows(submission: Submission, lines: list[str], expected: list[Row]) ->
 
 
 def _is_close(told: Any, wanted: float | None, within: float = 1e-6) -> bool:
-    """Whether a number is the wanted one but for rounding, or both are None."""
+    """Tell if a number is the wanted one but for rounding, or both are None."""
     if wanted is None or told is None:
         return told is wanted
     return isinstance(told, int | float) and bool(abs(told - wanted) <= within * abs(wanted))

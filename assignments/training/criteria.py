@@ -88,7 +88,7 @@ def _train(
 
 
 def _is_floats(value: object) -> bool:
-    """Whether a value is an array of floats."""
+    """Tell if a value is an array of floats."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 

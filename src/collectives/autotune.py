@@ -1,7 +1,8 @@
 """The choice of "auto": the algorithm and number of segments with the shortest predicted time on a machine.
 
-On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to
-`MAX_SIMULATED` ranks. On links alone, named or measured between ranks, the prediction is the closed
+On a preset, and on a machine with nodes or protocols, candidates are simulated, up to
+`MAX_SIMULATED` ranks: the plans by levels that `search` finds, and every named algorithm that may
+be as fast. On links alone, named or measured between ranks, the prediction is the closed
 form in alpha and beta: the simulator leaves out the processors that send the messages. Where one
 rank alone sends or receives, and in a segmented ring, latency counts apart from overhead there. Of
 equal predictions the first in the table counts, so equal arguments give an equal choice on every

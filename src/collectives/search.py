@@ -52,7 +52,7 @@ class LevelLinks(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What levels spend on one segment: latencies and busy seconds of a port, inside nodes and in the network."""
+    """Count what levels spend on one segment: latencies and busy seconds of a port, inside nodes and in the network."""
 
     inside_latency: float = 0.0
     network_latency: float = 0.0
@@ -183,7 +183,7 @@ def _cuts(p: int, nbytes: int) -> list[int]:
 
 
 class LevelCosts:
-    """What levels of a collective cost on a machine by one set of its protocols."""
+    """Compute what levels of a collective cost on a machine by one set of its protocols."""
 
     def __init__(
         self, collective: str, p: int, on: Machine, protocols: tuple[Protocol, ...]
@@ -337,7 +337,7 @@ def _blocks(p: int, node: int) -> list[int]:
 
 
 class Shape(NamedTuple):
-    """What the busiest port of a level pays one after the other, for a buffer of one byte: halves count once."""
+    """Count what the busiest port of a level pays one after the other, for a buffer of one byte and one half."""
 
     latencies: int
     messages: int

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def fits(nbytes, room, p):
-    """Whether an exchange of buffers of nbytes among p ranks fits into a rank's room.
+    """Tell if an exchange of buffers of nbytes among p ranks fits into a rank's room.
 
     This is right.
     """
