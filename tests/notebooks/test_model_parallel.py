@@ -17,15 +17,19 @@ from collectives.launch import RankError, launch
 from collectives_book.figures import measured
 from collectives_book.model_parallel import figures, volume
 from collectives_book.model_parallel.experiment import ModelParallel
-from collectives_book.model_parallel.pipeline import (
+from collectives_book.model_parallel.pipeline_schedules import (
     BACKWARD,
     FORWARD,
     SCHEDULES,
+    WEIGHTS,
     Action,
     bubble,
     gpipe,
+    interleaved,
     kept,
+    one_forward_one_backward,
     timetable,
+    zero_bubble,
 )
 from collectives_book.model_parallel.split_steps import MeteredAllReduce, model
 from sweep import each
@@ -81,6 +85,67 @@ def test_every_schedule_ends_idles_as_the_formula_says_and_keeps_what_it_says(na
         end = max(spans[-1].end for spans in table)
         assert end == 3 * (count + stages - 1)
         assert 1 - 3 * count / end == pytest.approx(bubble(stages, count))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_an_interleaved_stage_does_each_pass_once_and_idles_as_the_formula_says(
+    stages: int, chunks: int
+) -> None:
+    for count in (stages, 3 * stages):
+        orders = [interleaved(stage, stages, count, chunks) for stage in range(stages)]
+        passes = Counter(
+            Action(kind, i, chunk)
+            for kind, i, chunk in product((FORWARD, BACKWARD), range(count), range(chunks))
+        )
+        assert all(Counter(order) == passes for order in orders)
+        table = timetable(orders, EVEN)
+        end = max(spans[-1].end for spans in table)
+        assert 1 - 3 * count * chunks / end == pytest.approx(bubble(stages, count, chunks))
+    with pytest.raises(ValueError, match=f"multiple of the {stages + 1} stages"):
+        interleaved(0, stages + 1, stages + 2)
+
+
+def test_interleaved_stages_have_torch_s_order() -> None:
+    from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
+
+    stages, count, chunks = 4, 12, 3
+    torchs: Any = object.__new__(ScheduleInterleaved1F1B)  # its order needs no process group
+    torchs.pp_group_size = torchs.microbatches_per_round = stages
+    torchs.n_local_stages, torchs._n_microbatches = chunks, count
+    torchs.number_of_rounds = count // stages
+    kinds = {"FORWARD": FORWARD, "FULL_BACKWARD": BACKWARD, "BACKWARD": BACKWARD}
+    for stage in range(stages):
+        made = torchs._calculate_single_rank_operations(stage)
+        order = [
+            Action(
+                kinds[each.computation_type.name], each.microbatch_index, each.stage_index // stages
+            )
+            for each in made
+            if each is not None
+        ]
+        assert order == interleaved(stage, stages, count, chunks)
+
+
+def test_zero_bubble_idles_a_third_and_makes_every_gradient_once() -> None:
+    halves = {FORWARD: 1.0, BACKWARD: 1.0, WEIGHTS: 1.0}
+    for stages, count in SIZES:
+        orders = [zero_bubble(stage, stages, count) for stage in range(stages)]
+        passes = Counter(Action(kind, i) for kind, i in product(halves, range(count)))
+        assert all(Counter(order) == passes for order in orders)
+        assert max(kept(order) for order in orders) <= min(count, stages)
+        end = max(spans[-1].end for spans in timetable(orders, halves))
+        whole = [one_forward_one_backward(stage, stages, count) for stage in range(stages)]
+        end_of_whole = max(spans[-1].end for spans in timetable(whole, EVEN))
+        assert end <= end_of_whole
+        if count >= stages:
+            assert end == 3 * count + stages - 1
+
+
+def test_weights_before_their_backward_pass_would_wait_for_ever() -> None:
+    order = zero_bubble(0, 1, 1)
+    with pytest.raises(ValueError, match="stage 0 waits for ever to run weights 0"):
+        timetable([[order[2], order[0], order[1]]], {FORWARD: 1, BACKWARD: 1, WEIGHTS: 1})
 
 
 def test_a_message_makes_the_way_there_and_back_longer() -> None:

@@ -22,7 +22,7 @@ from collectives.backends.torch_native import GLOO
 from collectives.core.schedule import cut
 from collectives.engine.call import Call
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline import (
+from collectives_book.model_parallel.pipeline_schedules import (
     BACKWARD,
     FORWARD,
     SCHEDULES,

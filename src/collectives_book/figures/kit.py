@@ -118,16 +118,24 @@ def legend(
     if not shapes and not title:
         return
     handles = [Line2D([], [], label=name, **shape) for name, shape in shapes.items()]
-    longest = max((len(name) for name in shapes), default=1)
-    columns = max(1, min(4, 60 // (longest + 6)))
     text: dict[str, Any] = {"fontsize": 9, "title_fontsize": 9, "alignment": "left"}
     figure.legend(
         handles=handles,
         loc="outside lower left",
-        ncols=columns,
+        ncols=legend_columns(shapes),
         title=title,
         **text,
     )
+
+
+def legend_columns(names: Iterable[str]) -> int:
+    """Return how many columns of a legend fit into a figure's width.
+
+    >>> legend_columns(["ring", "tree"]), legend_columns(["a name of some twenty"])
+    (4, 2)
+    """
+    longest = max((len(name) for name in names), default=1)
+    return max(1, min(4, 60 // (longest + 6)))
 
 
 def scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns: int = 1) -> None:

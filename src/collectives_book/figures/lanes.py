@@ -48,7 +48,7 @@ def lanes(
         figure.legend(
             handles=handles,
             loc="outside lower left",
-            ncols=len(colours),
+            ncols=kit.legend_columns(colours),
             fontsize=9,
         )
 

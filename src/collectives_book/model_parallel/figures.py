@@ -1,17 +1,13 @@
-"""Figures of divided models: a picture of who holds what, and the rows of the experiment ``model-parallel``."""
+"""Figures of the rows of the experiment ``model-parallel``: bytes, times and timelines of divided models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from collectives.algorithms import Mark
-from collectives.figures.style import Picture, Theme
+from collectives.figures.style import Picture
 from collectives.statistics import median_interval
 from collectives.units import format_bytes
 from collectives_book.figures import kit, measured
@@ -19,7 +15,8 @@ from collectives_book.figures.charts import Curves
 from collectives_book.figures.kit import Rows
 from collectives_book.figures.lanes import lanes
 from collectives_book.model_parallel import volume
-from collectives_book.model_parallel.pipeline import (
+from collectives_book.model_parallel.pictures import PASSES
+from collectives_book.model_parallel.pipeline_schedules import (
     BACKWARD,
     FORWARD,
     SCHEDULES,
@@ -32,95 +29,12 @@ LOOKS = {
     "gpipe": Mark("#0072B2", "o"),
     "1f1b": Mark("#D55E00", "s"),
 }
-# A forward pass is pale and a backward pass full, on either ground.
-PASSES = {FORWARD: "#56B4E9", BACKWARD: "#0072B2"}
 # Above this number of micro-batches a pass is too narrow for its number.
 NUMBERED = 8
 
 BATCH = kit.Axis("batch", "{:,.0f}".format, 2)
 SENT = kit.Axis("a rank sends in a step", format_bytes, 2)
 INTERVAL = "low_us", "high_us"
-
-# A part of a matrix: from and to which share of its rows, from and to which of its columns.
-Part = tuple[float, float, float, float]
-ALL, TOP, BOTTOM = (0.0, 1.0, 0.0, 1.0), (0.0, 0.5, 0.0, 1.0), (0.5, 1.0, 0.0, 1.0)
-LEFT, RIGHT = (0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0)
-
-COLOURS = {"x": "#009E73", "W₁": "#0072B2", "W₂": "#D55E00"}
-# Left edge, width and height of each matrix in the field of a rank, which is 1 wide and 1 high.
-PLACES = {
-    "x": (0.02, 0.16, 0.46),
-    "W₁": (0.26, 0.40, 0.30),
-    "W₂": (0.76, 0.20, 0.62),
-}
-
-ALT = (
-    "Three ways to divide two layers between two ranks. Data parallel: each has half of x, all of W₁ and W₂; gradients "
-    "travel. Tensor parallel: each has all of x, half of W₁ by columns and half of W₂ by rows; sums travel. "
-    "Pipeline: rank 0 has x and W₁, rank 1 has W₂; activations travel"
-)
-
-# What each of two ranks holds, and what travels between them.
-WAYS: Mapping[str, tuple[Mapping[str, Part], Mapping[str, Part], str]] = {
-    "data parallel": (
-        {"x": TOP, "W₁": ALL, "W₂": ALL},
-        {"x": BOTTOM, "W₁": ALL, "W₂": ALL},
-        "gradients of\nall weights",
-    ),
-    "tensor parallel": (
-        {"x": ALL, "W₁": LEFT, "W₂": TOP},
-        {"x": ALL, "W₁": RIGHT, "W₂": BOTTOM},
-        "sums of activations\nand of their gradients",
-    ),
-    "pipeline": (
-        {"x": ALL, "W₁": ALL},
-        {"W₂": ALL},
-        "activations forward,\ntheir gradients back",
-    ),
-}
-
-
-def holdings() -> Picture:
-    """Return two ranks and three ways to divide x·W₁·W₂ between them.
-
-    A rank holds what is filled.
-    """
-
-    def paint(figure: Figure, theme: Theme) -> None:
-        for axes, (way, (*holds, travels)) in zip(
-            figure.subplots(len(WAYS), 1), WAYS.items(), strict=True
-        ):
-            axes.set(xlim=(0, 2.9), ylim=(1, -0.12))
-            axes.axis("off")
-            axes.text(0, -0.06, way, fontweight="bold", va="center")
-            for rank, held in enumerate(holds):
-                _rank(axes, theme, rank, held)
-            arrow = FancyArrowPatch(
-                (1.04, 0.56),
-                (1.86, 0.56),
-                arrowstyle="<->",
-                mutation_scale=12,
-                color=theme.ink,
-            )
-            axes.add_patch(arrow)
-            axes.text(1.45, 0.5, travels, ha="center", va="bottom", fontsize=9)
-
-    return kit.drawn(paint, ALT, 4.2)
-
-
-def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None:
-    begin = 1.9 * rank
-    axes.text(begin + 0.5, 0.97, f"rank {rank}", ha="center", va="center", fontsize=9)
-    for name, (left, width, height) in PLACES.items():
-        x = begin + left
-        y = 0.5 - height / 2
-        if name in held:
-            top, bottom, first, last = held[name]
-            corner = (x + first * width, y + top * height)
-            size = ((last - first) * width, (bottom - top) * height)
-            axes.add_patch(Rectangle(corner, *size, color=COLOURS[name], lw=0))
-        axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=theme.ink, lw=0.8))
-        axes.text(x + width / 2, y - 0.06, name, ha="center", va="center", fontsize=9)
 
 
 def steps(rows: Rows, width: int) -> Rows:

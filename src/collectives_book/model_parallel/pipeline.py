@@ -1,13 +1,8 @@
-"""Pipeline parallelism: consecutive layers on consecutive ranks, and micro-batches that pass through them.
+"""Pipeline parallelism on ranks: micro-batches pass through stages of layers, and gradients come back.
 
-A *stage* is some consecutive layers of a model, on one rank. A batch is cut into *micro-batches*,
-so that one stage can work on one of them while the next works on another. What a stage does is a
-list of actions, made before anything runs: `timetable` shows that all stages end and when each
-action runs. `step` performs them: a stage receives a micro-batch's activations from the stage
-before it, computes, and sends its own to the next; backward, gradients travel the other way.
-
-A stage idles until the first micro-batch arrives, and again until the gradients come back: the
-*bubble*.
+`pipeline_schedules` makes the list of a stage's actions. `step` performs it: a stage receives a
+micro-batch's activations from the stage before it, computes, and sends its own to the next one;
+backward, gradients travel the other way.
 
 torch.distributed.pipelining performs the same actions in the same order, and the tests compare the
 two. A stage of torch's posts its receive when it needs the micro-batch, so over gloo each message
@@ -15,152 +10,23 @@ waits for a round trip: on four emulated hosts with links of 5 ms, 16 micro-batc
 of the step by torch's schedules and for less than a quarter by ours, whose receives are posted
 before a stage computes. Besides, torch takes micro-batches of one size only, and by 1F1B at least
 as many as stages.
-
-Sources: Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019 (one forward, one
-backward).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import NamedTuple, cast
 
 import torch
 from torch import distributed as dist
 
+from collectives_book.model_parallel.pipeline_schedules import (
+    BACKWARD,
+    FORWARD,
+    Action,
+    TimedAction,
+)
 from collectives_book.training.clock import at_least, now
-
-FORWARD, BACKWARD = "forward", "backward"
-
-
-class Action(NamedTuple):
-    """A stage's work on one micro-batch: the forward or the backward pass."""
-
-    kind: str
-    micro_batch: int
-
-
-class TimedAction(NamedTuple):
-    """An action, and from when to when it computed, in seconds."""
-
-    action: Action
-    start: float
-    end: float
-
-
-def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """Return all forward passes, then all backward passes: a stage keeps the activations of every micro-batch.
-
-    >>> [f"{action.kind[0]}{action.micro_batch}" for action in gpipe(0, 2, 3)]
-    ['f0', 'f1', 'f2', 'b0', 'b1', 'b2']
-    """
-    del stage, stages
-    forward = [Action(FORWARD, i) for i in range(micro_batches)]
-    backward = [Action(BACKWARD, i) for i in range(micro_batches)]
-    return forward + backward
-
-
-def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """Return a backward pass as soon as a stage can go backward: it keeps ``stages - stage`` micro-batches at most.
-
-    >>> [f"{action.kind[0]}{action.micro_batch}" for action in one_forward_one_backward(0, 2, 3)]
-    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
-    """
-    ahead = min(stages - stage, micro_batches)
-    made = [Action(FORWARD, i) for i in range(ahead)]
-    for i in range(micro_batches):
-        made.append(Action(BACKWARD, i))
-        if ahead + i < micro_batches:
-            made.append(Action(FORWARD, ahead + i))
-    return made
-
-
-# A schedule says what a stage of how many does with how many micro-batches.
-SCHEDULES: Mapping[str, Callable[[int, int, int], list[Action]]] = {
-    "gpipe": gpipe,
-    "1f1b": one_forward_one_backward,
-}
-
-
-def bubble(stages: int, micro_batches: int) -> float:
-    """Return the share of a step that a stage idles: (s - 1) / (m + s - 1), for equal stages and messages without cost.
-
-    A pass through one stage takes a unit of time; the last stage begins s - 1 units late, and the
-    first ends late.
-
-    >>> bubble(4, 1), bubble(4, 12), bubble(1, 3)
-    (0.75, 0.2, 0.0)
-    """
-    return (stages - 1) / (micro_batches + stages - 1)
-
-
-def kept(order: Sequence[Action]) -> int:
-    """Return the most micro-batches that are forward and not yet backward, whose activations a stage has to keep.
-
-    >>> kept(gpipe(0, 2, 8)), kept(one_forward_one_backward(0, 2, 8))
-    (8, 2)
-    """
-    return max(accumulate(1 if action.kind == FORWARD else -1 for action in order))
-
-
-def timetable(
-    orders: Sequence[Sequence[Action]],
-    seconds: Mapping[str, float],
-    message: float = 0.0,
-) -> list[list[TimedAction]]:
-    """Return when each stage runs each action: as soon as the one before has ended and what it needs has arrived.
-
-    ``orders`` are the actions of each stage, ``seconds`` the time of a forward and of a backward
-    pass, ``message`` the time of a message. Raises ValueError, before anything runs, for stages
-    that would wait for each other for ever.
-
-    >>> table = timetable([gpipe(stage, 2, 1) for stage in range(2)], {"forward": 1.0, "backward": 2.0})
-    >>> [(span.action.kind, span.start, span.end) for span in table[0]]
-    [('forward', 0.0, 1.0), ('backward', 4.0, 6.0)]
-    """
-    ended: dict[tuple[int, Action], float] = {}
-    table: list[list[TimedAction]] = [[] for _ in orders]
-    left = sum(len(order) for order in orders)
-    while left:
-        left_before = left
-        for stage, order in enumerate(orders):
-            if len(table[stage]) == len(order):
-                continue
-            action = order[len(table[stage])]
-            needed = _needed(stage, len(orders), action)
-            if not all(pair in ended for pair in needed):
-                continue
-            # A stage is free when its last action has ended.
-            start = table[stage][-1].end if table[stage] else 0.0
-            for other, earlier in needed:
-                delay = message if other != stage else 0.0
-                start = max(start, ended[other, earlier] + delay)
-            end = start + seconds[action.kind]
-            ended[stage, action] = end
-            table[stage].append(TimedAction(action, start, end))
-            left -= 1
-        if left == left_before:
-            raise ValueError(f"pipeline: {_stuck(orders, table)}, expected that every stage ends")
-    return table
-
-
-def _stuck(orders: Sequence[Sequence[Action]], table: Sequence[Sequence[TimedAction]]) -> str:
-    """Return which stages wait, and for the turn of which action."""
-    waiting = []
-    for stage, (order, done) in enumerate(zip(orders, table, strict=True)):
-        if len(done) < len(order):
-            kind, i = order[len(done)]
-            waiting.append(f"stage {stage} waits for ever to run {kind} {i}")
-    return ", ".join(waiting)
-
-
-def _needed(stage: int, stages: int, action: Action) -> list[tuple[int, Action]]:
-    """Return what has to end before an action can start, beside the action before it on its stage."""
-    if action.kind == FORWARD:
-        return [(stage - 1, action)] if stage > 0 else []
-    own = (stage, Action(FORWARD, action.micro_batch))
-    return [own, (stage + 1, action)] if stage + 1 < stages else [own]
 
 
 class Line(NamedTuple):

@@ -22,7 +22,7 @@ from collectives.core.schedule import cut
 from collectives.launch.where import parse_where
 from collectives.statistics import interval_us, median_interval, microseconds
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline import (
+from collectives_book.model_parallel.pipeline_schedules import (
     BACKWARD,
     FORWARD,
     SCHEDULES,
