@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -167,7 +167,7 @@ def _place(axes: Axes, theme: Theme, x: float, place: Place) -> None:
     if place.then:
         bar = Rectangle((x + WIDE + 0.17, 0), 0.24, 0.7 + TALL, color=theme.faint, lw=0)
         axes.add_patch(bar)
-        look = {"rotation": 90, "ha": "center", "va": "center", "fontsize": 9}
+        look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "fontsize": 9}
         axes.text(x + WIDE + 0.29, (0.7 + TALL) / 2, place.then, color=theme.ink, **look)
 
 
@@ -201,7 +201,7 @@ def pipelines(stages: int, micro_batches: int) -> Picture:
 
     A forward pass takes a unit of time and a backward pass two. Second chunks are dark.
     """
-    spans = []
+    spans: list[dict[str, Any]] = []
     for name, schedule in PIPELINES.items():
         orders = [schedule(stage, stages, micro_batches) for stage in range(stages)]
         table = timetable(orders, TIMES[name])
@@ -209,7 +209,12 @@ def pipelines(stages: int, micro_batches: int) -> Picture:
         panel = f"{name}: {1 - 3 * micro_batches / end:.0%} idle"
         for stage, timed in enumerate(table):
             for action, begin, until in timed:
-                span = {"panel": panel, "lane": f"stage {stage}", "begin": begin, "end": until}
+                span: dict[str, Any] = {
+                    "panel": panel,
+                    "lane": f"stage {stage}",
+                    "begin": begin,
+                    "end": until,
+                }
                 number = str(action.micro_batch) if until - begin >= 1 else ""
                 spans.append(span | {"what": _what(action), "text": number})
     colours = PASSES | {
@@ -264,5 +269,5 @@ def _block(
     step = (rank - owner[key]) % ranks
     colour = RANK_COLOURS[rank]
     axes.add_patch(Rectangle((key, query), 1, 1, color=colour, ec=theme.ground, lw=0.8))
-    look = {"ha": "center", "va": "center", "fontsize": 9}
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
     axes.text(key + 0.5, query + 0.5, str(step), color=kit.readable_on(colour), **look)

@@ -15,7 +15,7 @@ section 2 (ZB-H1).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -171,7 +171,7 @@ def timetable(
     """
     ended: dict[tuple[int, Action], float] = {}
     table: list[list[TimedAction]] = [[] for _ in orders]
-    chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
+    chunks = 1 + max((action.chunk for action in chain(*orders)), default=0)
     left = sum(len(order) for order in orders)
     while left:
         left_before = left
