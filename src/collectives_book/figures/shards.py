@@ -62,17 +62,34 @@ def _left(gpu: int) -> float:
 
 
 def _gpu(
-    axes: Axes, theme: Theme, corner: tuple[float, float], gpu: int, shares: tuple[int, int, int]
+    axes: Axes,
+    theme: Theme,
+    corner: tuple[float, float],
+    gpu: int,
+    shares: tuple[int, int, int],
 ) -> None:
     """Draw a GPU's columns, of which it keeps its own share from the top down."""
     x, y = corner
-    total = sum(needs.STATE.values())
-    sizes = {"parameters": needs.STATE["parameters"], "gradients": needs.STATE["gradients"]}
-    sizes["optimizer"] = total - sum(sizes.values())
     for name, share in zip(STATE, shares, strict=True):
-        width = WIDE * sizes[name] / total
+        width = WIDE * _bytes(name) / sum(needs.STATE.values())
         height = TALL / share
         top = y + height * (gpu % share)
-        axes.add_patch(Rectangle((x, top), width, height, color=COLOURS[name], lw=0))
-        axes.add_patch(Rectangle((x, y), width, TALL, fill=False, ec=theme.ink, lw=0.8))
+        kept = Rectangle((x, top), width, height, color=COLOURS[name], lw=0)
+        whole = Rectangle(
+            (x, y),
+            width,
+            TALL,
+            fill=False,
+            ec=theme.ink,
+            lw=0.8,
+        )
+        axes.add_patch(kept)
+        axes.add_patch(whole)
         x += width
+
+
+def _bytes(name: str) -> int:
+    """Return the bytes for each parameter; all that is neither parameter nor gradient is the optimizer's."""
+    if name in needs.STATE:
+        return needs.STATE[name]
+    return sum(needs.STATE.values()) - needs.STATE["parameters"] - needs.STATE["gradients"]
