@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,6 +14,7 @@ from collectives.algorithms.binary_tree import (
     binary_tree,
     depths,
     edge_colours,
+    exchanges,
     second_tree,
 )
 from collectives.algorithms.library_trees import interior_in_both
@@ -20,6 +24,11 @@ from collectives.figures.style import WIDTH, Picture, Theme, mark, picture
 # Of the first tree, and of the second.
 TREE, RING = TREES = mark("two_tree").colour, mark("ring").colour
 NAMES = "first", "second"
+# How an edge of each colour is drawn: of two colours, and of three.
+TWO_LOOKS: Sequence[Mapping[str, Any]] = [{"ls": "solid"}, {"ls": (0, (2, 1.5))}]
+THREE_LOOKS: Sequence[Mapping[str, Any]] = [
+    {"color": colour, "lw": 2.5} for colour in ("#009E73", "#CC79A7", "#E69F00")
+]
 
 
 def two_trees(p: int) -> Picture:
@@ -35,7 +44,7 @@ def two_trees(p: int) -> Picture:
         panels = figure.subplots(1, 2)
         for axes, parent, colour, name in zip(panels, parents, colours, NAMES, strict=True):
             axes.set_title(f"{name} tree, {name} half", fontsize=12, color=theme.ink)
-            _tree(axes, parent, colour, set(first.tolist()), theme)
+            _tree(axes, parent, colour, set(first.tolist()), theme, TWO_LOOKS)
 
     both = np.intersect1d(first, second)
     shared = f"rank {', '.join(map(str, both))} is" if both.size else "no rank is"
@@ -50,15 +59,42 @@ def _listed(ranks: Ints) -> str:
     return ", ".join(map(str, ranks.tolist()))
 
 
-def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme: Theme) -> None:
+def three_colours(p: int) -> Picture:
+    """Draw the tree of the overlapped tree's all-reduce: its edges have three colours, which work in turn."""
+    parent = binary_tree(p)
+    up, _, period = exchanges(parent)
+    interior = set(parent[parent != NO_PARENT].tolist())
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        _tree(axes, parent, up % period, interior, theme, THREE_LOOKS)
+        for colour, look in enumerate(THREE_LOOKS):
+            steps = f"steps {colour}, {colour + period}, {colour + 2 * period}, …"
+            axes.plot([], [], label=steps, **look)
+        axes.legend(loc="upper right", fontsize=11)
+
+    alt = (
+        f"A binary tree on {p} ranks whose edges have three colours, so that no rank has two edges of one colour. Each "
+        "colour works in every third step, in both directions."
+    )
+    return picture(paint, alt, WIDTH, height=0.8 + 0.5 * (1 + (p - 1).bit_length()))
+
+
+def _tree(
+    axes: Axes,
+    parent: Ints,
+    colour: Ints,
+    inside_first: set[int],
+    theme: Theme,
+    looks: Sequence[Mapping[str, Any]],
+) -> None:
     """Draw ranks left to right by number, top to bottom by their distance from the root."""
     depth = depths(parent)
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
-            style = "solid" if colour[rank] == 0 else (0, (2, 1.5))
-            axes.plot(
-                [rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1
-            )
+            look: dict[str, Any] = {"color": theme.ink, "lw": 1.2, "zorder": 1}
+            look |= looks[colour[rank]]
+            axes.plot([rank, up], [depth[rank], depth[up]], **look)
         fill = TREE if rank in inside_first else RING
         axes.scatter([rank], [depth[rank]], s=300, color=fill, zorder=2)
         axes.text(
