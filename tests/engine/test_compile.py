@@ -4,8 +4,8 @@ A message may be copied at any time between (sent and posted) and (one of its en
 The eager network copies as soon as it may, which shows a receive posted into a place still in use;
 the lazy one copies as late as it may, which shows a send whose data were overwritten too early.
 Ranks do their tasks in order, or the last that they may do first, which shows a tie between tasks
-that is missing. Where a rank only exchanges, none of its messages is copied before those of the
-earlier steps are. All must give the right result, and nobody may be stuck.
+that is missing. Where a rank goes step by step, none of its messages is copied before those of
+the earlier steps are. All must give the right result, and nobody may be stuck.
 """
 
 import tracemalloc
@@ -56,7 +56,7 @@ class Network:
         self.last: dict[tuple[int, int], int] = {}
         self.asked: dict[tuple[int, int], int] = {}  # … and for which that one has last asked
         self.done: dict[tuple[int, int, int], int] = {}
-        self.exchanges = [p.exchanges for p in plans]
+        self.by_step = [p.by_step for p in plans]
         # By sender: what it has yet to see off.
         self.leaving: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
 
@@ -81,9 +81,7 @@ class Network:
 
     def earlier(self, key: tuple[int, int, int]) -> list[tuple[int, int, int]]:
         """What the sender has to see off before this message."""
-        return [
-            each for each in self.leaving[key[0]] if self.exchanges[key[0]] and each[2] < key[2]
-        ]
+        return [each for each in self.leaving[key[0]] if self.by_step[key[0]] and each[2] < key[2]]
 
 
 def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool, ahead: bool) -> None:
@@ -389,31 +387,41 @@ def test_an_empty_buffer_sends_nothing() -> None:
         assert program_of(build(*key, 5, segments=2), 3, 0).program == ()
 
 
-def test_who_exchanges_goes_step_by_step() -> None:
-    assert exchanging("all_reduce", 8) == {
-        *(
-            "one_shot",
-            "two_shot",
-            "recursive_doubling",
-            "halving_doubling",
-            "swing",
-            "swing_doubling",
-        ),
+def test_who_exchanges_or_fans_out_goes_step_by_step() -> None:
+    exchanges = {
+        "one_shot",
+        "two_shot",
+        "recursive_doubling",
+        "halving_doubling",
+        "swing",
+        "swing_doubling",
         "circulant",
     }
-    assert exchanging("all_reduce", 7) == {"one_shot", "two_shot", "circulant"}
+    assert going_by_step("all_reduce", 8, all) == exchanges
+    assert going_by_step("all_reduce", 7, all) == {"one_shot", "two_shot", "circulant"}
     # No step of pairwise waits for another.
-    assert exchanging("all_to_all", 7) == {"direct", "bruck"}
+    assert going_by_step("all_to_all", 7, all) == {"direct", "bruck"}
+    # A rank of a pipeline sends to its peers again and again.
+    assert "binomial" in going_by_step("broadcast", 8, any)
+    assert not {"chain", "two_tree"} & going_by_step("broadcast", 8, any)
+    assert "binomial" in going_by_step("scatter", 8, any)
 
 
-def exchanging(collective: str, p: int) -> set[str]:
-    """Algorithms in which every rank exchanges."""
+def test_a_binomial_root_goes_step_by_step_and_its_leaves_need_not() -> None:
+    tree = build("broadcast", "binomial", 8)
+    goes_by_step = [program_of(tree, rank, 640).by_step for rank in range(8)]
+    children = [sum(int(rank in step.src) for step in tree.steps()) for rank in range(8)]
+    assert goes_by_step == [count > 1 for count in children]
+
+
+def going_by_step(collective: str, p: int, how_many: Callable[[Iterator[bool]], bool]) -> set[str]:
+    """Algorithms in which all ranks, or any, send a step's messages before those of a later one."""
     names = [name for each, name in executable() if each == collective]
     made = {name: build(collective, name, p, segments=3) for name in names}
     return {
         name
         for name, each in made.items()
-        if all(program_of(each, rank, 640).exchanges for rank in range(p))
+        if how_many(program_of(each, rank, 640).by_step for rank in range(p))
     }
 
 

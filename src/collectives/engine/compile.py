@@ -71,18 +71,19 @@ def plan(
     receives = [do.into for do in _instructions(program) if isinstance(do, Recv)]
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     writes = any(messages.receives for messages in steps)
-    return as_plan(program, scratch, writes, _is_exchange(steps))
+    by_step = _is_exchange(steps) or _fans_out(steps)
+    return as_plan(program, scratch, writes, by_step)
 
 
 def as_plan(
-    program: tuple[Task, ...], scratch: int = 0, writes: bool = True, exchanges: bool = False
+    program: tuple[Task, ...], scratch: int = 0, writes: bool = True, by_step: bool = False
 ) -> Plan:
     """Return the plan of a program, by default of one that needs no scratch memory and sends what it has."""
     first_sends = dict[int, int]()
     for do in _instructions(program):
         if isinstance(do, Send):
             first_sends[do.peer] = min(do.step, first_sends.get(do.peer, do.step))
-    return Plan(program, scratch, writes, exchanges, first_sends)
+    return Plan(program, scratch, writes, by_step, first_sends)
 
 
 def _instructions(program: tuple[Task, ...]) -> Iterator[Instruction]:
@@ -113,6 +114,24 @@ def _is_exchange(steps: list[StepMessages]) -> bool:
             for one, following in pairwise(busy)
         )
     )
+
+
+def _fans_out(steps: list[StepMessages]) -> bool:
+    """Tell if the rank sends one message to each of several peers, after all that it receives has come.
+
+    As in a binomial broadcast: the first peer passes on what it gets, so its message comes before
+    the others'.
+    """
+    last_receive = -1
+    first_send = len(steps)
+    peers: list[int] = []
+    for t, messages in enumerate(steps):
+        if messages.receives:
+            last_receive = t
+        if messages.sends:
+            first_send = min(first_send, t)
+            peers += [message.dst for message in messages.sends]
+    return last_receive < first_send and len(set(peers)) == len(peers) > 1
 
 
 class _Access(NamedTuple):

@@ -117,15 +117,15 @@ class Task(NamedTuple):
 class Plan:
     """Keep one rank's program, the elements of scratch memory it needs, and if it writes into the tensor at all.
 
-    ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the
-    step before, to other peers, and as many messages as it receives. ``first_sends`` has the peers
-    to which the rank sends, and the first step in which it does.
+    ``by_step`` says that none of its messages begins before those of earlier steps have left: the
+    rank only ever swaps messages, or sends on as many as came in the step before, or fans out.
+    ``first_sends`` has the peers to which the rank sends, and the first step in which it does.
     """
 
     program: tuple[Task, ...]
     scratch: int
     writes: bool
-    exchanges: bool
+    by_step: bool
     first_sends: dict[int, int]
 
     def instructions(self) -> Iterator[Instruction]:

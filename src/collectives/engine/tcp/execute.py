@@ -116,7 +116,7 @@ class Tcp:
             *kernels(op, tensor.dtype),
             mesh.size,
             mesh.listener.fileno(),
-            plan.exchanges,
+            plan.by_step,
             mesh.has_network,
             0 if mesh.has_network else mesh.spins,
             0,

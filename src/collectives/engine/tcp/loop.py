@@ -34,9 +34,10 @@
 # recursive doubling or `circulant`, a rank that is behind has the message of its step before its own
 # has left. If it went on to the next peer at once, the first one would wait twice as long, and be
 # behind in its turn. So there none of a later step begins before those of the earlier ones have
-# left: over a network a long one has when no more of it is in flight than a link holds. A pipeline,
-# a ring or a tree, sends what is there, because it has to overlap. So does a pairwise all-to-all,
-# because none of its steps waits for another.
+# left: over a network a long one has when no more of it is in flight than a link holds. So it is
+# where a rank fans out, as in a binomial broadcast: its first peer passes the message on, and would
+# get it as late as the last one. A pipeline, a ring or a tree, sends what is there, because it has
+# to overlap. So does a pairwise all-to-all, because none of its steps waits for another.
 
 import errno
 import sys
