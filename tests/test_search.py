@@ -38,6 +38,15 @@ def test_no_composition_by_hand_is_faster(name: str, p: int, nbytes: int, second
     assert found.simulation.seconds <= 1.01 * seconds
 
 
+def test_digits_beat_one_bruck_for_pieces_of_a_middle_size() -> None:
+    """A form in which Bruck sends each piece once would leave the faster plan out."""
+    on = machine("textbook")
+    found = fastest_plan("all_to_all", 64, 64 * (40 << 10), on)
+    by_digits = simulate(build("all_to_all", "direct8/direct8", 64), on, 64 * (40 << 10))
+    assert found is not None
+    assert found.simulation.seconds <= 1.01 * by_digits.seconds
+
+
 def every_plan(p: int, on: Machine, nbytes: int) -> Iterator[Plan]:
     """All plans of an all-reduce whose levels split no node."""
 

@@ -253,6 +253,9 @@ class LevelCosts:
         block = partial.block * level.size
         left = partial.left
         shape = shape_of(level.algorithm, level.size)
+        if self.collective == "all_to_all" and level.algorithm == "bruck":
+            # A piece is sent once for every binary digit 1 of its distance: half of them in a step.
+            shape = shape._replace(sent=shape.messages / 2)
         links = self._level_links(block, left * shape.largest)
         is_scattered = level.algorithm in SCATTERED and self.collective in (
             "all_reduce", "all_gather", "reduce_scatter"
