@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from collectives.algorithms import candidates
 from collectives.machine import machine
+from collectives.search import fastest_plan
 from collectives.simulator import overlap
 from collectives.simulator.scaling import Case, row
 from collectives_book import needs
@@ -46,14 +47,17 @@ def call(collective: str, algorithm: str, nbytes: int = GRADIENT) -> Call:
     )
 
 
+@cache
 def fastest(collective: str, nbytes: int = GRADIENT) -> Call:
-    """Return the fastest of all algorithms that ranks can run, and its seconds.
+    """Return the fastest of all names and plans by levels, and its seconds.
 
-    >>> fastest("all_gather").algorithm
-    'multi_channel_ring'
+    >>> fastest("all_gather").algorithm, fastest("all_gather", 25 << 20).algorithm
+    ('multi_channel_ring', 'direct8/ring4/ring2')
     """
+    found = fastest_plan(collective, GPUS, nbytes, machine(ON))
+    plans = [str(found.plan)] if found else []
     return min(
-        (call(collective, name, nbytes) for name in candidates(collective)),
+        (call(collective, name, nbytes) for name in [*candidates(collective), *plans]),
         key=lambda each: each.seconds,
     )
 
