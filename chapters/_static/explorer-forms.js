@@ -65,7 +65,7 @@ window.costForms ??= {};
     const next = Math.min(...times.map(([, seconds]) => seconds).filter((seconds) => seconds > least * (1 + 1e-9)));
     const names = (from, to) => times.filter(([, seconds]) => seconds >= from && seconds <= to * (1 + 1e-9)).map(([name]) => name);
     const first = names(least, least), second = names(next, next);
-    const told = first.length > 1 ? `${listed(first)} tie with ${duration(least)}` : `${first[0]} is the fastest with ${duration(least)}`;
+    const told = first.length > 1 ? `${listed(first)} tie with ${duration(least)}` : `${first[0]} is the fastest of these with ${duration(least)}`;
     if (!second.length) return `${told}; no other is shown.`;
     return `${told}; ${listed(second)}, the next, ${second.length > 1 ? "take" : "takes"} ${longer(next / least)}.`;
   }

@@ -31,6 +31,7 @@ SIMULATED = (
     "collectives/core/schedule.py",
     "collectives/simulator",
 )
+SEARCHED = (*SIMULATED, "collectives/search.py")
 ROUNDED = (
     "collectives/algorithms",
     "collectives/codecs.py",
@@ -62,9 +63,9 @@ COMPUTED = {
     "slow-host": Computed("collectives_book.computed_rows:slow_host"),
     "training-calls": Computed(
         "collectives_book.which_all_reduce:calls",
-        (*SIMULATED, "collectives_book/needs.py"),
+        (*SEARCHED, "collectives_book/needs.py"),
     ),
-    "which-all-reduce": Computed("collectives_book.which_all_reduce:computed_rows"),
+    "which-all-reduce": Computed("collectives_book.which_all_reduce:computed_rows", SEARCHED),
 }
 
 

@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from math import gcd
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from collectives.algorithms import ALGORITHMS, candidates
+from collectives.algorithms.levels import SCATTERED, Plan, PlanLevel, is_plan, parse_plan
 from collectives.core.schedule import Schedule, Step
 from collectives.core.traffic import traffic
 from collectives.machine import Machine, machine
+from collectives.search import fastest_plan
 from collectives.simulator import scaling
 from collectives.simulator.scaling import Case, Row, column, regimes, row
 from collectives.units import duration, format_bytes
@@ -39,9 +42,9 @@ NODES = {
 }
 # Rules that always take one algorithm.
 ALWAYS = ("ring", "recursive_doubling", "halving_doubling")
-# Ranks that each other rank can serve by itself; bytes of a part that is large.
-FEW = 12
-PART = 64 * KIB
+# Ranks of a level between nodes at most; bytes of a part that is large.
+DIGIT = 4
+PART = 128 * KIB
 
 # By machine, number of ranks and size: the simulations of the algorithms that can be the fastest
 # there.
@@ -49,20 +52,60 @@ Times = Mapping[str, Mapping[int, Mapping[int, Mapping[str, Row]]]]
 
 
 def rule(on: Machine, p: int, n: int) -> str:
-    """Three questions: is the buffer small, are links in the node faster, or neither."""
+    """Answer three questions by a plan: is the buffer small, are parts large on nodes, or neither.
+
+    >>> [rule(machine("dgx-h100"), 96, n) for n in (8, 1 << 20, 1 << 28)]
+    ['one_shot8/one_shot3/one_shot4', 'direct8/direct3/one_shot4', 'direct8/ring12*2']
+    """
     small = on.protocols_for("ring", 1)[0]  # the protocol for small messages
     startup = small.network.latency + small.network.overhead
     knee = startup * small.share * on.network.rate
-    if n <= knee:
-        if p <= FEW and n * p <= knee:
-            return "one_shot"
-        return "recursive_doubling"
-    if on.ranks_per_node > 1 and n / p >= PART:
-        if on.ports > 1:
-            return "multi_channel_tree"
-        return "hierarchical_tree"
-    is_power_of_two = p & (p - 1) == 0
-    return "halving_doubling" if is_power_of_two else "swing"
+    near = p if p <= on.ranks_per_node else gcd(p, on.ranks_per_node)
+    sizes = [near, *digits(p // near)] if near > 1 else digits(p)
+    at_a_port = n * on.ranks_per_node // on.ports
+    if at_a_port <= knee:
+        return str(Plan(tuple(PlanLevel("one_shot", size) for size in sizes)))
+    levels = [PlanLevel("direct", size) for size in sizes]
+    if 1 < near < p:
+        if n / p >= PART:
+            return str(Plan((levels[0], PlanLevel("ring", p // near)), segments=2))
+        levels[-1] = PlanLevel("one_shot", sizes[-1])
+    return str(Plan(tuple(levels)))
+
+
+def digits(number: int) -> list[int]:
+    """Return factors of a number, the least first: its primes, multiplied as long as they stay within `DIGIT`.
+
+    >>> digits(12), digits(16), digits(14), digits(1)
+    ([3, 4], [4, 4], [2, 7], [])
+    """
+    factors: list[int] = []
+    prime = 2
+    while number > 1:
+        if number % prime:
+            prime += 1
+            continue
+        number //= prime
+        if factors and factors[-1] * prime <= DIGIT:
+            factors[-1] *= prime
+        else:
+            factors.append(prime)
+    return sorted(factors)
+
+
+def family(algorithm: str) -> str:
+    """Return how a plan treats the buffer in its levels; the name of an algorithm stays.
+
+    >>> [family(name) for name in ("ring", "one_shot8/one_shot2", "direct8/one_shot2", "direct8/ring2*4")]
+    ['ring', 'whole_levels', 'scattered_then_whole', 'scattered_levels']
+    """
+    if not is_plan(algorithm):
+        return algorithm
+    levels = parse_plan(algorithm, "all_reduce").levels
+    scattered = [level.algorithm in SCATTERED for level in levels]
+    if all(scattered):
+        return "scattered_levels"
+    return "scattered_then_whole" if any(scattered) else "whole_levels"
 
 
 @cache
@@ -72,10 +115,10 @@ def seconds(on: str, collective: str, name: str, p: int, n: int) -> float:
 
 
 def computed_rows() -> list[Row]:
-    """Return every field of the map, with all candidates that can be the fastest there and all that a rule picks.
+    """Return every field of the map: candidates that can be the fastest there, the fastest plan, and what rules pick.
 
     The ``part`` of a row is "map" or "picked". Pages read them as `computed.rows`, because this
-    takes half a minute.
+    takes a minute and a half.
     """
     fields = []
     cases = []
@@ -84,6 +127,7 @@ def computed_rows() -> list[Row]:
         fields += regimes([on], nodes, SIZES, candidates("all_reduce"))
         for count, n in product(nodes, SIZES):
             p = count * on.ranks_per_node
+            fields += fastest_by_plan("all_reduce", p, n, on)
             picks = dict.fromkeys([rule(on, p, n), *ALWAYS])
             cases += [Case("all_reduce", pick, p, n, on) for pick in picks]
     picked = scaling.rows(cases)
@@ -91,6 +135,12 @@ def computed_rows() -> list[Row]:
         *({"part": "map"} | field for field in fields),
         *({"part": "picked"} | field for field in picked),
     ]
+
+
+def fastest_by_plan(collective: str, p: int, n: int, on: Machine) -> list[Row]:
+    """Return the row of the fastest plan by levels, none where there are no plans."""
+    found = fastest_plan(collective, p, n, on)
+    return [row(Case(collective, str(found.plan), p, n, on))] if found else []
 
 
 def fields(rows: Rows) -> Times:
@@ -105,21 +155,22 @@ def fields(rows: Rows) -> Times:
 
 
 def best(field: Mapping[str, Row]) -> str:
-    """Return the name of the fastest; of those within 1 %, the one with the fewest messages."""
+    """Return the fastest; of those within 1 %, a name before a plan, and the one with the fewest messages."""
     least = min(simulated["seconds"] for simulated in field.values())
     near = [name for name in field if field[name]["seconds"] <= 1.01 * least]
-    return min(near, key=lambda name: (field[name]["messages"], name))
+    return min(near, key=lambda name: (is_plan(name), field[name]["messages"], name))
 
 
 def winners(times: Times) -> Rows:
-    """Return the map: ``title``, ``ranks``, ``bytes`` and the best ``algorithm`` of each field."""
+    """Return the map: ``title``, ``ranks``, ``bytes``, the best ``algorithm`` of each field, and its ``family``."""
     fields = []
     for name, panel in times.items():
         title, _ = NODES[name]
         for p, columns in panel.items():
             place = {"machine": name, "title": title, "ranks": p}
             fields += [place | {"bytes": n, "algorithm": best(columns[n])} for n in SIZES]
-    return pd.DataFrame(fields)
+    won = pd.DataFrame(fields)
+    return won.assign(family=won.algorithm.map(family))
 
 
 def regrets(rows: Rows, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
@@ -134,12 +185,22 @@ def regrets(rows: Rows, name: str, pick: Callable[[Machine, int, int], str]) -> 
     return ratios
 
 
+def by_name(rows: Rows, name: str) -> list[float]:
+    """Return the times of the fastest named algorithm over those of the fastest, in each field of a machine."""
+    ratios = []
+    of_map = rows[(rows.machine == name) & (rows.part == "map")]
+    for _, field in of_map.groupby(["ranks", "bytes"]):
+        named = field[~field.algorithm.map(is_plan)]
+        ratios.append(float(named.seconds.min() / field.seconds.min()))
+    return ratios
+
+
 def compared(rows: Rows) -> Rows:
-    """Return the rule's and single algorithms' `regrets` by machine, as text: the median and the worst."""
+    """Return `regrets` by machine, as text: of the rule, the best name and single ones, the median and the worst."""
     picks: dict[str, Callable[[Machine, int, int], str]] = {"the three questions": rule}
     for algorithm in ALWAYS:
         picks[f"always {algorithm}"] = _always(algorithm)
-    columns = {}
+    columns = {"the best name": {name: _summary(by_name(rows, name)) for name in NODES}}
     for said, pick in picks.items():
         columns[said] = {name: _summary(regrets(rows, name, pick)) for name in NODES}
     return pd.DataFrame(columns).T
@@ -156,15 +217,15 @@ def _summary(ratios: list[float]) -> str:
 def losses(name: str, rows: Rows) -> list[dict[str, Any]]:
     """For each measured cell, how many times as long as the fastest the rule's algorithm took, where it was measured.
 
-    Halving-doubling has nearly the counts of `swing`, which nobody measured, and replaces it.
+    Nobody measured plans. Recursive doubling replaces those of whole levels, whose members of pairs
+    it is, and halving-doubling those that scatter.
     """
     on = fitted(name)
     cells = []
     for (p, n), cell in rows.groupby(["ranks", "bytes"]):
         took = cell.set_index("algorithm").median_us
-        pick = rule(on, p, n)
-        if pick == "swing":
-            pick = "halving_doubling"
+        is_whole = family(rule(on, p, n)) == "whole_levels"
+        pick = "recursive_doubling" if is_whole else "halving_doubling"
         if pick not in took:
             continue
         cells.append(
@@ -226,10 +287,10 @@ def leaving(schedule: Schedule, g: int) -> float:
 
 
 def calls() -> list[dict[str, Any]]:
-    """Return what training Llama 3 8B calls: collective, ranks, bytes, the fastest algorithm, and a plain one over it.
+    """Return what training Llama 3 8B calls: collective, ranks, bytes, the fastest, and a plain one over it.
 
     In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all;
-    simulated on `dgx-h100`. The fastest is that of all candidates.
+    simulated on `dgx-h100`. The fastest is that of all candidates and plans.
     """
     (llama,) = [model for model in MODELS if model.name == "Llama 3 8B"]
     layer = int(2 * llama.parameters / llama.layers)
@@ -250,10 +311,12 @@ PLAIN = {"all_to_all": "pairwise"}  # or the ring
 
 
 def _call(collective: str, p: int, n: int) -> dict[str, Any]:
-    rows = column([n], candidates(collective), (machine("dgx-h100"), p), collective)
-    by_name = {str(row["algorithm"]): row for row in rows}
-    fastest = best(by_name)
-    least = by_name[fastest]["seconds"]
+    on = machine("dgx-h100")
+    rows = column([n], candidates(collective), (on, p), collective)
+    rows += fastest_by_plan(collective, p, n, on)
+    simulated = {str(row["algorithm"]): row for row in rows}
+    fastest = best(simulated)
+    least = simulated[fastest]["seconds"]
     plain = PLAIN.get(collective, "ring")
     is_round = n < MIB or n == BUCKET
     return {

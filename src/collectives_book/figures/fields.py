@@ -16,6 +16,13 @@ from collectives_book.figures import kit
 from collectives_book.figures.kit import Axis, Rows
 from collectives_book.figures.seaborn_only import sns
 
+# Colours of families of plans by levels, which are no names.
+FAMILIES = {
+    "whole_levels": "#009E73",
+    "scattered_then_whole": "#E69F00",
+    "scattered_levels": "#0072B2",
+}
+
 
 def fields(
     rows: Rows,
@@ -65,7 +72,7 @@ def fields(
 
 def _map(panel: Axes, table: Rows, names: Sequence[str], theme: Theme) -> None:
     """Colour the fields, and write the initials into them."""
-    colours = {name: on_page(mark(name).colour, theme) for name in names}
+    colours = {name: colour_of(name, theme) for name in names}
     numbers = table.map(lambda name: names.index(name) if name else np.nan).astype(float)
     look: dict[str, Any] = {
         "cmap": mpl.colors.ListedColormap([*colours.values()]),
@@ -110,7 +117,7 @@ def _frame(panel: Axes, line: int, width: int, theme: Theme) -> None:
 def _legend(figure: Figure, names: Sequence[str], theme: Theme) -> None:
     handles = []
     for name in names:
-        colour = on_page(mark(name).colour, theme)
+        colour = colour_of(name, theme)
         handles.append(Patch(fc=colour, label=f"{initials(name)} {name.replace('_', ' ')}"))
     look: dict[str, Any] = {"ncols": 3, "fontsize": 8.5, "handlelength": 1.0}
     figure.legend(handles=handles, loc="outside lower center", **look)
@@ -122,6 +129,16 @@ def _most_wins(won: Rows, facet: str, winner: str, panels: dict[str, Rows]) -> I
     for name, part in counts.groupby(level=0, sort=False):
         first = part.index[0][1]
         yield f"{name}: {first} in {part.iloc[0]} of {panels[str(name)].size}"
+
+
+def colour_of(name: str, theme: Theme) -> str:
+    """Return the colour of an algorithm or of a family of plans on a page of this theme.
+
+    >>> from collectives.figures.style import LIGHT
+    >>> colour_of("whole_levels", LIGHT), colour_of("ring", LIGHT)
+    ('#009E73', '#0072B2')
+    """
+    return on_page(FAMILIES.get(name, mark(name).colour), theme)
 
 
 def initials(algorithm: str) -> str:
