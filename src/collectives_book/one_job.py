@@ -54,10 +54,12 @@ def fastest(collective: str, nbytes: int = GRADIENT) -> Call:
     >>> fastest("all_gather").algorithm, fastest("all_gather", 25 << 20).algorithm
     ('multi_channel_ring', 'direct8/ring4/ring2')
     """
+    names = candidates(collective)
     found = fastest_plan(collective, GPUS, nbytes, machine(ON))
-    plans = [str(found.plan)] if found else []
+    if found:
+        names.append(str(found.plan))
     return min(
-        (call(collective, name, nbytes) for name in [*candidates(collective), *plans]),
+        (call(collective, name, nbytes) for name in names),
         key=lambda each: each.seconds,
     )
 

@@ -61,7 +61,9 @@ def rule(on: Machine, p: int, n: int) -> str:
     startup = small.network.latency + small.network.overhead
     knee = startup * small.share * on.network.rate
     near = p if p <= on.ranks_per_node else gcd(p, on.ranks_per_node)
-    sizes = [near, *digits(p // near)] if near > 1 else digits(p)
+    sizes = digits(p // near)
+    if near > 1:
+        sizes.insert(0, near)
     at_a_port = n * on.ranks_per_node // on.ports
     if at_a_port <= knee:
         return str(Plan(tuple(PlanLevel("one_shot", size) for size in sizes)))
