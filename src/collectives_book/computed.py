@@ -57,7 +57,7 @@ COMPUTED = {
     "hierarchical-all-reduce": Computed("collectives_book.computed_rows:hierarchical_all_reduce"),
     EXPERIMENT: Computed(
         "collectives_book.massive_scale.experiment:MassiveScale",
-        (*SIMULATED, "collectives_book/nccl_formulas.py"),
+        (*SIMULATED, "collectives_book/nccl_formulas.py", "collectives/nccl/formulas.py"),
     ),
     "rounding-errors": Computed("collectives_book.rounding_errors:computed_rows", ROUNDED),
     "slow-host": Computed("collectives_book.computed_rows:slow_host"),

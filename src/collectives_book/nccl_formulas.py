@@ -5,8 +5,11 @@ on three nodes or more, joined by NVLink inside. The formula says how long a who
 it follows no message. Sizes in bytes, times in seconds, rates in bytes a second.
 """
 
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
+
+from collectives.nccl import formulas
+from collectives.nccl.formulas import GENERATIONS, PROTOCOLS, Channels, Job, log2
 
 # NCCL 2.4's trees cut the buffer into chunks of 512 KiB or less: (least chunk, chunks of a channel
 # per depth).
@@ -23,92 +26,11 @@ SLICES = 2
 # no path.
 SLOW_PORT, NO_PATH = 1.2e9, 0.1e9
 
-PROTOCOLS = ("LL", "LL128", "Simple")
-
-
-class Constants(NamedTuple):
-    """Hold latencies of a protocol in µs (once, a hop by NVLink, by network), and its share of the rate."""
-
-    base: float
-    inside: float
-    network: float
-    share: float
-
-
-# A hop inside a node by LL counts as the 1 µs that posting to the network takes.
-CONSTANTS = {
-    ("ring", "LL"): Constants(6.6, 1, 2.7, 1 / 2),
-    ("ring", "LL128"): Constants(14, 1.9, 4, 0.92),
-    ("ring", "Simple"): Constants(8.4, 3.4, 14, 1),
-    ("tree", "LL"): Constants(6.8, 0.6, 5, 0.92 / 3.8),
-    ("tree", "LL128"): Constants(14, 1.25, 8.5, 0.92 * 120 / 128),
-    ("tree", "Simple"): Constants(8.4, 4, 14, 0.92),
-}
-# By how much a tree's rate falls short of the model, for 64 B, 128 B, ... 128 MiB; beyond, not at
-# all.
-CORRECTIONS = {
-    "LL": (
-        1,
-        1,
-        1,
-        1,
-        0.9,
-        0.8,
-        0.7,
-        0.7,
-        0.7,
-        0.7,
-        0.6,
-        0.5,
-        0.4,
-        0.4,
-        0.5,
-        0.6,
-        0.7,
-        0.8,
-        0.9,
-        1,
-        1,
-        1,
-    ),
-    "LL128": (
-        *[1] * 5,
-        0.9,
-        0.8,
-        0.8,
-        0.8,
-        0.7,
-        *[0.6] * 6,
-        0.8,
-        0.9,
-        0.9,
-        0.9,
-        0.9,
-        1,
-        1,
-    ),
-    "Simple": (
-        *[0.9] * 7,
-        0.8,
-        0.7,
-        0.6,
-        0.6,
-        *[0.5] * 4,
-        0.6,
-        0.7,
-        0.8,
-        0.7,
-        0.7,
-        0.8,
-        0.9,
-        0.9,
-    ),
-}
-LL_MOST = 20.4e9  # the rate that LL never exceeds
-PLATEAU = 1.4  # how many times as long a ring by Simple takes, as the source calls it ...
-PLATEAU_FROM = 64 * 2  # ... from so many bytes a rank on: 64 for each channel, here of two
-# The share of its rate that a tree keeps where one GPU has all its links between nodes.
-CHAINED = 0.85
+# What a tree keeps of its rate where one GPU has all its links between nodes, as NCCL has it for H100.
+CHAINED = GENERATIONS["hopper"].chained
+# Rates of H100 without the most that a channel has, because here the channels are not known.
+_ANY = (inf, inf, inf)
+_UNCAPPED = GENERATIONS["hopper"]._replace(ring_ll128=_ANY, tree=_ANY, tree_ll128=_ANY)
 
 
 def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) -> int:
@@ -122,7 +44,7 @@ def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) 
     >>> segments(64 << 20, ranks_per_node=6, nodes=4096), segments(8, ranks_per_node=6, nodes=4096)
     (128, 1)
     """
-    depth = ranks_per_node + _log2(nodes)
+    depth = ranks_per_node + log2(nodes)
     chunk = CHUNK
     for least, wanted in CHUNK_RULE:
         while chunk > least and n / (channels * chunk) < depth * wanted:
@@ -149,28 +71,18 @@ def seconds(
     >>> round(seconds("tree", "LL", 8, ranks=1024, ranks_per_node=8, rate=400e9) * 1e6, 1)
     85.2
     """
-    constants = CONSTANTS[algorithm, protocol]
-    nodes = ranks // ranks_per_node
-    link_us = latency * 1e6 * (2 if protocol == "Simple" else 1)
-    rate *= constants.share
-    if protocol == "LL":
-        rate = min(rate, LL_MOST)
-    if algorithm == "ring":
-        # With a rank on each node NCCL takes the tree's latency between nodes.
-        between = CONSTANTS["tree", protocol] if ranks_per_node == 1 else constants
-        inside_us = 2 * (ranks - nodes) * constants.inside
-        network_us = 2 * (nodes - 1) * (between.network + link_us)
-        latency_us = constants.base + inside_us + network_us
-        if protocol == "Simple" and n >= PLATEAU_FROM * ranks:
-            latency_us *= PLATEAU
-        return latency_us / 1e6 + n / (rate * ranks / (2 * (ranks - 1)))
-    inside_us = (ranks_per_node - 1) * constants.inside
-    network_us = _log2(nodes) * (constants.network + link_us)
-    latency_us = constants.base + 2 * (inside_us + network_us)  # up the tree and down
-    size = _log2(n // 64)
-    corrections = CORRECTIONS[protocol]
-    correction = chained * (corrections[size] if size < len(corrections) else 1.0)
-    return latency_us / 1e6 + n / (rate / 2 * correction)
+    # NCCL's least, which runs as two channels.
+    channels = Channels(1, rate / 1e9, rate / 1e9)
+    job = Job(
+        "all_reduce",
+        ranks // ranks_per_node,
+        ranks_per_node,
+        _UNCAPPED._replace(chained=chained),
+        rings=channels,
+        trees=channels,
+        latency=latency,
+    )
+    return formulas.seconds(job, algorithm, protocol, n)
 
 
 def best(
@@ -222,8 +134,3 @@ def cut(algorithm: str, n: int, ranks: int, most_channels: int, rate: float = SL
     if algorithm == "tree":
         return Cut(channels, ceil(part / CHUNK), sent=1)
     return Cut(channels, min(SLICES, ceil(part / ranks / LEAST)), sent=1)
-
-
-def _log2(n: int) -> int:
-    """Return the logarithm, rounded down, and 0 for 0, as NCCL counts."""
-    return max(0, n.bit_length() - 1)

@@ -10,15 +10,18 @@ line of its docstring is the help, without "The verb ``NAME``: " in front.
 """
 
 import argparse
+import csv
+import io
 import json
 import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
+from itertools import chain
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,6 +34,10 @@ OWN = {
     "show": ("schedules:SHOW", "one schedule as a table of steps and ranks"),
     "verify": ("proofs:VERIFY", "prove schedules by counting every contribution"),
     "simulate": ("machines:SIMULATE", "how long a schedule takes on a machine of any size"),
+    "expect": (
+        "expect:EXPECT",
+        "what a collective should take: NCCL's choice by its own formulas, the fastest schedule, the bound",
+    ),
     "bound": (
         "machines:BOUND",
         "the least time of a collective on a machine's links, and the cut that sets it",
@@ -275,6 +282,22 @@ def add_json(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per row on standard output"
     )
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as CSV with a heading; a value that a row lacks is empty.
+
+    >>> print(csv_text([{"bytes": 8}, {"bytes": 64, "wrong": 0}]), end="")
+    bytes,wrong
+    8,
+    64,0
+    """
+    text = io.StringIO()
+    columns = dict.fromkeys(chain.from_iterable(rows))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def whole(most: int | None = None, least: int = 1) -> Callable[[str], int]:

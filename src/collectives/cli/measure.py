@@ -1,8 +1,6 @@
 """The verbs that measure: ``bench``, ``compare``, ``error``."""
 
 import argparse
-import csv
-import io
 import sys
 from itertools import chain
 from pathlib import Path
@@ -10,7 +8,18 @@ from typing import TYPE_CHECKING
 
 from collectives import units
 from collectives.algorithms import build, is_program, names, own, takes
-from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
+from collectives.cli import (
+    TIMEOUT,
+    Verb,
+    add_json,
+    csv_text,
+    limit,
+    out,
+    out_row,
+    seconds,
+    size,
+    whole,
+)
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited, save
 from collectives.codecs import CODECS
 from collectives.core.contracts import CONTRACTS, REDUCING, ROOTED
@@ -283,19 +292,9 @@ def _compare(arguments: argparse.Namespace) -> None:
     for what, texts in differences(runs).items():
         print(f"{what}: {'; '.join(texts)}", file=sys.stderr)
     if arguments.csv:
-        out(_csv(pairs), end="")
+        out(csv_text(pairs), end="")
     for row in pairs if arguments.json else ():
         out_row(row, "", as_json=True)
-
-
-def _csv(rows: "list[Row]") -> str:
-    """Return rows as CSV with a heading; a value that a row lacks is empty."""
-    text = io.StringIO()
-    columns = dict.fromkeys(chain.from_iterable(rows))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _error_arguments(parser: argparse.ArgumentParser) -> None:
