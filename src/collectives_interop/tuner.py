@@ -1,10 +1,14 @@
-"""Write the file of NCCL's example tuner plugin, from simulated or measured times.
+"""Write the files of NCCL's example tuner plugin and of NCCLX's tuner, from simulated or measured times.
 
 The plugin (``plugins/tuner/example`` of NVIDIA/nccl, read at 5067397, version 2.30.7) takes the
 first line that fits a call: its collective, its bytes, its nodes and ranks. That line's algorithm
 then costs nothing, so no other is taken, not even NVLS, in which the switch adds and which we do
 not simulate. Where no line fits, NCCL chooses as without a plugin; so there is no line where NVLS
-may be faster, or where NCCL's own choice was.
+may be faster, or where NCCL's own choice was. RCCL's tuner reads the same columns.
+
+NCCLX's tuner (``comms/ncclx/meta/tuner`` of meta-pytorch/torchcomms, read at 46726f15) also takes
+the first line that fits, but by intervals of the bytes of the buffer for each rank, rounded down,
+and by the ranks of a node.
 """
 
 from collections import defaultdict
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from collectives.machine import Machine
 
 HEAD = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+
+HEAD_NCCLX = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks"
 
 # How the file writes our names and those of NCCL. Its tree is the double binary tree, a chain
 # inside a node.
@@ -161,13 +167,14 @@ def measured(path: Path, collective: str) -> list[Time]:
     return times[backends[0]] if backends else []
 
 
-def tuner(times: Iterable[Time], source: str) -> str:
+def tuner(times: Iterable[Time], source: str, to: str = "nccl-tuner") -> str:
     """Return the tuner's file: the fastest algorithm from each size that was tried up to the next.
 
     There is no line beyond the last size.
 
-    ``source`` is a comment at its head. Raises ValueError if no algorithm of NCCL's is the fastest
-    anywhere.
+    ``source`` is a comment at its head, and ``to`` one of `FORMATS`. Raises ValueError if no
+    algorithm of NCCL's is the fastest anywhere, and for NCCLX's tuner where the nodes are not known
+    or the ranks do not fill them.
 
     >>> ring, tree = (Time("all_reduce", name, "simple", 2, 16, 1024, s) for name, s in (("ring", 2.0), ("tree", 1.0)))
     >>> print(tuner([ring, tree, ring._replace(bytes=4096)], "an example"), end="")
@@ -175,18 +182,48 @@ def tuner(times: Iterable[Time], source: str) -> str:
     # collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff
     allreduce,1024,4095,tree,simple,-1,2,16,-1,-1
     allreduce,4096,4096,ring,simple,-1,2,16,-1,-1
+    >>> print(tuner([ring, tree, ring._replace(bytes=4096)], "an example", "ncclx-tuner"), end="")
+    # an example
+    # collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks
+    allreduce,256,ring,simple,-1,2,8
+    allreduce,[64,255],tree,simple,-1,2,8
     """
-    lines = list(_tuner_lines(times))
+    head, line = FORMATS[to]
+    lines = [line(low, high, best) for low, high, best in _choices(times)]
+    if to == "ncclx-tuner":
+        lines.reverse()  # bytes of a rank are rounded down: at a border the size that was tried counts
     if not lines:
         raise ValueError(
             f"times: got none by ring or tree that beat NVLS, expected some of {', '.join(COLLECTIVES)}"
         )
     comment = f"# {source}"[:250]
-    return "\n".join([comment, HEAD, *lines, ""])
+    return "\n".join([comment, head, *lines, ""])
 
 
-def _tuner_lines(times: Iterable[Time]) -> Iterator[str]:
-    """Yield a line for each range of sizes: of each collective, number of nodes and number of ranks."""
+def _nccl_line(low: int, high: int, best: Time) -> str:
+    call = f"{COLLECTIVES[best.collective]},{low},{high}"
+    choice = f"{best.algorithm},{best.protocol},{ANY}"
+    return f"{call},{choice},{best.nodes},{best.ranks},{ANY},{ANY}"
+
+
+def _ncclx_line(low: int, high: int, best: Time) -> str:
+    if best.nodes < 1 or best.ranks % best.nodes:
+        nodes = "unknown" if best.nodes < 1 else best.nodes
+        raise ValueError(
+            f"nodes of {best.ranks} ranks: got {nodes}, expected a number that the ranks fill (--nodes)"
+        )
+    first, last = low // best.ranks, high // best.ranks
+    interval = f"[{first},{last}]" if first < last else f"{first}"
+    choice = f"{best.algorithm},{best.protocol},{ANY}"
+    local = best.ranks // best.nodes
+    return f"{COLLECTIVES[best.collective]},{interval},{choice},{best.nodes},{local}"
+
+
+FORMATS = {"nccl-tuner": (HEAD, _nccl_line), "ncclx-tuner": (HEAD_NCCLX, _ncclx_line)}
+
+
+def _choices(times: Iterable[Time]) -> Iterator[tuple[int, int, Time]]:
+    """Yield ranges of sizes with their winners: of each collective, number of nodes and number of ranks."""
     fastest: dict[tuple[str, int, int], dict[int, Time]] = defaultdict(dict)
     for time in times:
         by_size = fastest[time.collective, time.nodes, time.ranks]
@@ -196,10 +233,7 @@ def _tuner_lines(times: Iterable[Time]) -> Iterator[str]:
     for group in sorted(fastest):
         by_size = fastest[group]
         ascending = [by_size[size] for size in sorted(by_size)]
-        for low, high, best in _ranges(ascending):
-            call = f"{COLLECTIVES[best.collective]},{low},{high}"
-            choice = f"{best.algorithm},{best.protocol},{ANY}"
-            yield f"{call},{choice},{best.nodes},{best.ranks},{ANY},{ANY}"
+        yield from _ranges(ascending)
 
 
 def _ranges(best: list[Time]) -> Iterator[tuple[int, int, Time]]:

@@ -1,5 +1,7 @@
 """The tuner's file is read back as NCCL's plugin does: it says the fastest algorithm of every size."""
 
+import re
+
 import pytest
 
 from collectives_interop.tuner import Time, known, nvls, tuner
@@ -111,3 +113,33 @@ def test_a_single_tree_is_not_nccls() -> None:
 def test_no_times_are_an_error() -> None:
     with pytest.raises(ValueError, match="times: got none by ring or tree"):
         tuner([], "test")
+
+
+def chosen_by_ncclx(file: str, nbytes: int, nodes: int, each: int) -> str | None:
+    """The algorithm of the first line that fits, as NCCLX reads it: bytes for each rank, rounded down."""
+    for line in file.splitlines():
+        if not line.startswith("#"):
+            names = re.split(r",(?![^\[]*\])", line)
+            low, _, high = names[1].strip("[]").partition(",")
+            is_inside = int(low) <= nbytes // (nodes * each) <= int(high or low)
+            if is_inside and (int(names[5]), int(names[6])) == (nodes, each):
+                return names[2]
+    return None
+
+
+@pytest.mark.parametrize("ranks", [16, 24])
+def test_ncclx_finds_the_same_algorithm_by_the_bytes_of_a_rank(ranks: int) -> None:
+    measured = [time._replace(ranks=ranks) for time in times(2, 4096)]
+    file, same = tuner(measured, "test", "ncclx-tuner"), tuner(measured, "test")
+    for size in (256, 300, 1000, 4000, 4096, 10_000, 16384):
+        by_nccl = chosen(same, "allreduce", size, 2, ranks)
+        assert chosen_by_ncclx(file, size, 2, ranks // 2) == by_nccl
+    assert chosen_by_ncclx(file, 4096, 4, ranks // 4) is None
+    assert chosen_by_ncclx(file, 17_000, 2, ranks // 2) is None
+
+
+@pytest.mark.parametrize("nodes", [-1, 3])
+def test_ncclx_needs_nodes_that_the_ranks_fill(nodes: int) -> None:
+    wrong = [time._replace(nodes=nodes, ranks=16) for time in times(2, 1024)]
+    with pytest.raises(ValueError, match="--nodes"):
+        tuner(wrong, "test", "ncclx-tuner")

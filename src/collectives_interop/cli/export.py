@@ -21,7 +21,10 @@ TAKES = {
     "msccl": ("dialect", "protocol"),
     "goal": ("machine", "bytes"),
     "nccl-tuner": ("machine", "nodes", "bytes", "rows"),
+    "ncclx-tuner": ("machine", "nodes", "bytes", "rows"),
 }
+# What a tuner's file takes if its times are measured: rows do not say the nodes that NCCLX needs.
+OF_ROWS = {"nccl-tuner": ("rows",), "ncclx-tuner": ("rows", "nodes")}
 OPTIONS = ("bytes", "dialect", "machine", "nodes", "protocol", "rows")
 
 # For the tuner: sizes are four times as large each.
@@ -34,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MAX_RANKS_SHOWN, nargs="?")
     formats = (
         "MSCCL XML, proved before it is written; GOAL, for LogGOPSim; "
-        "the file of NCCL's example tuner"
+        "the file of NCCL's example tuner, or of NCCLX's"
     )
     parser.add_argument("--to", choices=tuple(TAKES), required=True, help=formats)
     parser.add_argument(
@@ -43,21 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol", choices=tuple(SLOTS), help="msccl: NCCL's protocol (default Simple)"
     )
-    parser.add_argument(
-        "--machine", help="goal, nccl-tuner: whose network it is (default textbook)"
-    )
+    parser.add_argument("--machine", help="goal, tuners: whose network it is (default textbook)")
     nodes = " ".join(str(number) for number in NODES)
     parser.add_argument(
         "--nodes",
         nargs="+",
         type=whole(units.MAX_RANKS),
-        help=f"nccl-tuner: of the machine (default {nodes})",
+        help=f"tuners: of the machine (default {nodes}); ncclx-tuner: of the rows",
     )
     parser.add_argument(
-        "--bytes", nargs="+", type=size, help="goal: one size; nccl-tuner: default 256 B to 1 GiB"
+        "--bytes", nargs="+", type=size, help="goal: one size; tuners: default 256 B to 1 GiB"
     )
     parser.add_argument(
-        "--rows", metavar="FILE.parquet", help="nccl-tuner: instead of a machine, rows of `bench`"
+        "--rows", metavar="FILE.parquet", help="tuners: instead of a machine, rows of `bench`"
     )
     parser.add_argument("--output", metavar="FILE", help="left out: standard output")
 
@@ -75,15 +76,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Raise ValueError for an option of another format, or of another source of times."""
-    is_tuner = arguments.to == "nccl-tuner"
+    is_tuner = arguments.to in tuner.FORMATS
     taken = TAKES[arguments.to]
     refused = list(OF_SCHEDULE) if is_tuner else []
     if is_tuner and arguments.algorithm is not None:
         raise ValueError(
-            f"--to nccl-tuner takes no algorithm: got {arguments.algorithm}, expected none"
+            f"--to {arguments.to} takes no algorithm: got {arguments.algorithm}, expected none"
         )
     if is_tuner and arguments.rows is not None:
-        taken = ("rows",)
+        taken = OF_ROWS[arguments.to]
     others = [option for option in OPTIONS if option not in taken]
     refuse(arguments, others + refused, f"--to {arguments.to}")
     if arguments.collective is None or (not is_tuner and arguments.algorithm is None):
@@ -91,7 +92,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _text(arguments: argparse.Namespace) -> str:
-    if arguments.to == "nccl-tuner":
+    if arguments.to in tuner.FORMATS:
         return _tuner(arguments)
     schedule = proved(arguments)
     if arguments.to == "goal":
@@ -127,17 +128,20 @@ def _goal(schedule: Schedule, arguments: argparse.Namespace) -> str:
 
 
 def _tuner(arguments: argparse.Namespace) -> str:
-    """Return the file for NCCL's example tuner."""
-    collective = arguments.collective
+    """Return the file for NCCL's example tuner, or for NCCLX's."""
+    collective, to = arguments.collective, arguments.to
     if arguments.rows is not None:
         path = Path(arguments.rows)
-        return tuner.tuner(tuner.measured(path, collective), f"measured: {path.name}")
+        times = tuner.measured(path, collective)
+        if arguments.nodes is not None:
+            if len(arguments.nodes) > 1:
+                raise ValueError(f"--nodes of rows: got {arguments.nodes}, expected one number")
+            times = [time._replace(nodes=arguments.nodes[0]) for time in times]
+        return tuner.tuner(times, f"measured: {path.name}", to)
     if collective != "all_reduce":
-        raise ValueError(
-            f"--to nccl-tuner: got {collective}, expected all_reduce, or --rows of another"
-        )
+        raise ValueError(f"--to {to}: got {collective}, expected all_reduce, or --rows of another")
     machine = _machine(arguments)
     nodes, sizes = arguments.nodes or NODES, arguments.bytes or SIZES
     times = tuner.simulated(machine, nodes, sizes)
     named = arguments.machine or "textbook"
-    return tuner.tuner(times, f"simulated by `collectives` on {named}")
+    return tuner.tuner(times, f"simulated by `collectives` on {named}", to)
