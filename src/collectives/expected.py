@@ -118,8 +118,9 @@ def asked(
     job = None
     if name and collective in formulas.ALGORITHMS and not on.links:
         inside, network = part.inside or part.network, part.network
-        rates = inside.rate / 1e9, part.ports, network.rate / 1e9
-        job = formulas.job(collective, nodes, gpus, name, *rates)
+        job = formulas.job(
+            collective, nodes, gpus, name, inside.rate / 1e9, part.ports, network.rate / 1e9
+        )
     if job is None and algorithms:
         given = " ".join(algorithms)
         raise ValueError(
@@ -220,15 +221,14 @@ def expected_row(what: Expected, nbytes: int) -> Row:
     }
     ours = _fastest(what, nbytes)
     link, busy = ours["busiest_link"], ours["busy_seconds"]
-    return {
-        **where,
-        **_of_nccl(what, nbytes),
-        **{name: ours[name] for name in ("algorithm", "segments", "seconds", "busbw")},
+    fastest = {name: ours[name] for name in ("algorithm", "segments", "seconds", "busbw")}
+    limits = {
         "bound": bound(on, collective, ranks, nbytes),
         "limit": _kind(link) if busy > ours["seconds"] / 2 else "latency",
         "busiest_link": link,
         "busy_seconds": busy,
     }
+    return where | _of_nccl(what, nbytes) | fastest | limits
 
 
 def _kind(link: str) -> str:
@@ -242,12 +242,12 @@ def _kind(link: str) -> str:
 
 def _of_nccl(what: Expected, nbytes: int) -> Row:
     if what.job is None:
-        names = ("version", "algorithm", "protocol", "channels", "seconds", "latency", "busbw")
+        names = ("version", "busbw", "algorithm", "protocol", "channels", "seconds", "latency")
         return {f"nccl_{name}": None for name in names}
     choice = formulas.predictions(what.job, nbytes, list(what.algorithms))[0]
     rate = busbw(what.collective, what.job.ranks, nbytes, choice.seconds)
     of_choice = {f"nccl_{name}": value for name, value in choice._asdict().items()}
-    return {"nccl_version": formulas.VERSION, **of_choice, "nccl_busbw": rate}
+    return {"nccl_version": formulas.VERSION, "nccl_busbw": rate} | of_choice
 
 
 def _fastest(what: Expected, nbytes: int) -> Row:

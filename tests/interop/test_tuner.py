@@ -117,20 +117,24 @@ def test_no_times_are_an_error() -> None:
 
 def chosen_by_ncclx(file: str, nbytes: int, nodes: int, each: int) -> str | None:
     """The algorithm of the first line that fits, as NCCLX reads it: bytes for each rank, rounded down."""
+    of_rank = nbytes // (nodes * each)
     for line in file.splitlines():
-        if not line.startswith("#"):
-            names = re.split(r",(?![^\[]*\])", line)
-            low, _, high = names[1].strip("[]").partition(",")
-            is_inside = int(low) <= nbytes // (nodes * each) <= int(high or low)
-            if is_inside and (int(names[5]), int(names[6])) == (nodes, each):
-                return names[2]
+        if line.startswith("#"):
+            continue
+        names = re.split(r",(?![^\[]*\])", line)
+        interval = names[1].strip("[]")
+        low, _, high = interval.partition(",")
+        where = (int(names[5]), int(names[6]))
+        if where == (nodes, each) and int(low) <= of_rank <= int(high or low):
+            return names[2]
     return None
 
 
 @pytest.mark.parametrize("ranks", [16, 24])
 def test_ncclx_finds_the_same_algorithm_by_the_bytes_of_a_rank(ranks: int) -> None:
     measured = [time._replace(ranks=ranks) for time in times(2, 4096)]
-    file, same = tuner(measured, "test", "ncclx-tuner"), tuner(measured, "test")
+    file = tuner(measured, "test", "ncclx-tuner")
+    same = tuner(measured, "test")
     for size in (256, 300, 1000, 4000, 4096, 10_000, 16384):
         by_nccl = chosen(same, "allreduce", size, 2, ranks)
         assert chosen_by_ncclx(file, size, 2, ranks // 2) == by_nccl

@@ -8,14 +8,20 @@ from collectives.nccl.formulas import (
     LATENCIES,
     PROTOCOLS,
     Channels,
+    Job,
     default_algorithms,
     job,
     predictions,
     seconds,
 )
 
-H100 = (370.8, 8, 50.0)  # 18 links of 20.6 GB/s, and ports of 400 Gbit/s
-A100 = (240.0, 8, 25.0)
+
+def of_h100(nodes: int, collective: str = "all_reduce") -> Job:
+    return job(collective, nodes, 8, "hopper", 370.8, 8, 50.0)  # 18 links of 20.6 GB/s, NDR ports
+
+
+def of_a100(nodes: int) -> Job:
+    return job("all_reduce", nodes, 8, "ampere", 240.0, 8, 25.0)
 
 
 def busbw(ranks: int, nbytes: int, took: float) -> float:
@@ -23,18 +29,16 @@ def busbw(ranks: int, nbytes: int, took: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gpus", "rates", "found"),
+    ("of", "found"),
     [
-        (1, "hopper", H100, Channels(12, 30, 30)),  # as NCCL's log says: 24 channels in a call
-        (1, "ampere", A100, Channels(12, 20, 20)),
-        (2, "hopper", H100, Channels(8, 45, 45)),
-        (4, "ampere", A100, Channels(8, 24, 24)),
+        (of_h100(1), Channels(12, 30, 30)),  # as NCCL's log says: 24 channels in a call
+        (of_a100(1), Channels(12, 20, 20)),
+        (of_h100(2), Channels(8, 45, 45)),
+        (of_a100(4), Channels(8, 24, 24)),
     ],
 )
-def test_channels_are_those_of_known_machines(
-    nodes: int, gpus: str, rates: tuple[float, int, float], found: Channels
-) -> None:
-    assert job("all_reduce", nodes, 8, gpus, *rates).rings == found
+def test_channels_are_those_of_known_machines(of: Job, found: Channels) -> None:
+    assert of.rings == found
 
 
 @pytest.mark.parametrize(
@@ -50,28 +54,28 @@ def test_channels_are_those_of_known_machines(
 def test_large_buffers_are_within_an_eighth_of_what_users_measured(
     nodes: int, nbytes: int, algorithms: list[str], measured: float
 ) -> None:
-    of = job("all_reduce", nodes, 8, "hopper", *H100)
+    of = of_h100(nodes)
     choice = predictions(of, nbytes, algorithms)[0]
     assert busbw(of.ranks, nbytes, choice.seconds) == pytest.approx(measured, rel=0.13)
 
 
 def test_a_call_of_few_bytes_by_hand() -> None:
-    of = job("all_reduce", 4, 8, "hopper", *H100)
+    of = of_h100(4)
     tree = 6.8 + 2 * (7 * 0.6 + 2 * 5.0)
     ring = 6.6 + (62 - 6) * 1.0 + 6 * 2.7
     assert seconds(of, "tree", "LL", 0) == pytest.approx(tree / 1e6)
     assert seconds(of, "ring", "LL", 0) == pytest.approx(ring / 1e6)
     assert seconds(of, "nvls_tree", "Simple", 0) == pytest.approx((25 + 2 * 2 * 20.9) / 1e6)
-    broadcast = job("broadcast", 4, 8, "hopper", *H100)
+    broadcast = of_h100(4, "broadcast")
     assert seconds(broadcast, "ring", "LL", 0) == pytest.approx((6.6 + 2.7) / 1e6)
 
 
 def test_only_gpus_with_a_switch_that_adds_use_one() -> None:
-    assert "nvls" not in default_algorithms(job("all_reduce", 1, 8, "ampere", *A100))
-    assert "nvls" in default_algorithms(job("all_gather", 1, 8, "hopper", *H100))
+    assert "nvls" not in default_algorithms(of_a100(1))
+    assert "nvls" in default_algorithms(of_h100(1, "all_gather"))
     assert default_algorithms(job("all_gather", 4, 1, "hopper", 370.8, 1, 50.0)) == ["ring", "pat"]
     with pytest.raises(ValueError, match="without a switch"):
-        seconds(job("all_reduce", 1, 8, "ampere", *A100), "nvls", "Simple", 8)
+        seconds(of_a100(1), "nvls", "Simple", 8)
 
 
 @pytest.mark.parametrize("gpus", GENERATIONS)
@@ -80,11 +84,14 @@ def test_only_gpus_with_a_switch_that_adds_use_one() -> None:
 def test_more_bytes_or_nodes_never_take_less_time(
     gpus: str, collective: str, nodes: int, each: int
 ) -> None:
-    of, more = (job(collective, n, each, gpus, 300.0, each, 25.0) for n in (nodes, nodes + 3))
+    of = job(collective, nodes, each, gpus, 300.0, each, 25.0)
+    more = job(collective, nodes + 3, each, gpus, 300.0, each, 25.0)
+    sizes = (8, 64, 1 << 20, 1 << 30)
     for algorithm in default_algorithms(of):
         for protocol in PROTOCOLS:
             if (algorithm, protocol) not in LATENCIES or algorithm == "nvls":
                 continue
-            times = [seconds(of, algorithm, protocol, n) for n in (8, 64, 1 << 20, 1 << 30)]
+            times = [seconds(of, algorithm, protocol, n) for n in sizes]
             assert times == sorted(times)
-            assert seconds(more, algorithm, protocol, 8) >= times[0]
+            on_more = seconds(more, algorithm, protocol, 8)
+            assert on_more >= times[0]

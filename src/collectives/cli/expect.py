@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> None:
                 f"ranks of {arguments.rows}: got {ranks}, "
                 f"expected {nodes * gpus}: {many(nodes, 'node')} of {many(gpus, 'GPU')}"
             )
-    sizes = [*measured] or arguments.bytes or [size(text) for text in SIZES]
+    sizes = list(measured) or arguments.bytes or [size(text) for text in SIZES]
     what = asked(
         arguments.collective,
         arguments.machine,
@@ -166,19 +166,20 @@ def _heading(what: "Expected", is_measured: bool) -> str:
     )
     if what.job is None:
         head += f"; no column of NCCL: {why_not(what.collective, what.machine)}"
-    columns = _columns(
-        "size", f"NCCL {VERSION}", "time", "busbw", "fastest schedule", "time", "busbw"
-    )
+    nccl, ours = (f"NCCL {VERSION}", "time", "busbw"), ("fastest schedule", "time", "busbw")
+    columns = _columns("size", nccl, ours)
     columns += f" {'bound':>8}  {'limit':<14}"
     if is_measured:
         columns += f" {'measured':>8} {'busbw':>6}  of expected"
     return f"{head}\n{columns.rstrip()}"
 
 
-def _columns(*texts: str) -> str:
-    nbytes, choice, time, rate, schedule, seconds, busbw = texts
-    nccl = f"{choice:<20} {time:>8} {rate:>6}"
-    return f"{nbytes:>8}  {nccl}  {schedule:<34} {seconds:>8} {busbw:>6}"
+def _columns(nbytes: str, nccl: tuple[str, str, str], ours: tuple[str, str, str]) -> str:
+    """Return the columns before the bound: a size, then choice, time and rate of NCCL, and the same of ours."""
+    choice, time, rate = nccl
+    schedule, seconds, busbw = ours
+    of_nccl = f"{choice:<20} {time:>8} {rate:>6}"
+    return f"{nbytes:>8}  {of_nccl}  {schedule:<34} {seconds:>8} {busbw:>6}"
 
 
 def _line(row: Row) -> str:
@@ -189,7 +190,7 @@ def _line(row: Row) -> str:
         nccl = (choice, duration(row["nccl_seconds"]), _rate(row["nccl_busbw"]))
     segments = f" *{row['segments']}" if row["segments"] > 1 else ""
     ours = (row["algorithm"] + segments, duration(row["seconds"]), _rate(row["busbw"]))
-    line = _columns(format_bytes(row["bytes"]), *nccl, *ours)
+    line = _columns(format_bytes(row["bytes"]), nccl, ours)
     line += f" {duration(row['bound']):>8}  {row['limit']:<14}"
     if "share" in row:
         line += f" {duration(row['measured_seconds']):>8} {_rate(row['measured_busbw']):>6}"

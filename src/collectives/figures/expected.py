@@ -24,10 +24,10 @@ def rates(rows: Sequence[Row]) -> Picture:
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         axes.plot(sizes, bounds, color=theme.ink, linewidth=0.8, linestyle="--", label="bound")
-        nccl = [(row["bytes"], row["nccl_busbw"]) for row in rows if row["nccl_busbw"]]
-        if nccl:
+        if rows[0]["nccl_busbw"]:
+            nccl = [row["nccl_busbw"] for row in rows]
             colour = on_page(mark("two_tree").colour, theme)
-            axes.plot(*zip(*nccl, strict=True), color=colour, label="NCCL's choice, its formula")
+            axes.plot(sizes, nccl, color=colour, label="NCCL's choice, its formula")
         fastest = [row["busbw"] for row in rows]
         colour = on_page(mark("ring").colour, theme)
         axes.plot(sizes, fastest, color=colour, label="fastest schedule, simulated")

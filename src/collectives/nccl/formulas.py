@@ -57,7 +57,6 @@ class Generation(NamedTuple):
 
 _INSIDE = (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)
 _NETWORK = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
-_LOW = (20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
 GENERATIONS = {
     "volta": Generation(
         ll=39,
@@ -96,7 +95,7 @@ GENERATIONS = {
         plateau=1.4,
         chained=0.85,
         inside=(60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-        network=(48, 45, 42, 40, 30, 24, 22, *_LOW),
+        network=(48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
     ),
     "blackwell": Generation(
         ll=282,
@@ -109,7 +108,28 @@ GENERATIONS = {
         plateau=1.4,
         chained=0.85,
         inside=(90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-        network=(96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, *_LOW),
+        network=(
+            96,
+            86,
+            80,
+            48,
+            45.1,
+            42,
+            40,
+            30,
+            24,
+            22,
+            20,
+            17.5,
+            15,
+            12,
+            6,
+            3,
+            2.4,
+            1.2,
+            0.24,
+            0.12,
+        ),
     ),
 }
 LL_BETWEEN = (39, 20.4)  # the most that LL reaches, in GB/s: on two nodes, on more
@@ -149,12 +169,12 @@ POST = 1.0
 
 # By how much a tree's rate falls short of the model: for 64 B, 128 B, ... 512 MiB.
 CORRECTIONS = {
-    "LL": (*[1] * 4, 0.9, 0.8, *[0.7] * 4, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, *[1] * 5),
-    "LL128": (*[1] * 5, 0.9, *[0.8] * 3, 0.7, *[0.6] * 6, 0.8, *[0.9] * 4, *[1] * 3),
-    "Simple": (
-        *(*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 4, 0.6),
-        *(0.7, 0.8, 0.7, 0.7, 0.8, *[0.9] * 3),
-    ),
+    protocol: tuple(float(number) for number in numbers.split())
+    for protocol, numbers in {
+        "LL": "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
+        "LL128": "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
+        "Simple": ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
+    }.items()
 }
 # Where a ring by Simple begins to take longer: from so many bytes of a channel and rank on.
 PLATEAU_BYTES = 64
@@ -284,7 +304,9 @@ def _raised(speeds: tuple[float, ...], rate: float, most: float) -> float:
     """
     higher = [speed for speed in reversed(speeds) if rate <= speed <= most]
     twice = [speed for speed in higher if speed >= 2 * rate]
-    return [rate, *higher, *twice[:1]][-1]
+    if twice:
+        return twice[0]
+    return higher[-1] if higher else rate
 
 
 def default_algorithms(of: Job) -> list[str]:
