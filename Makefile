@@ -33,7 +33,7 @@ AFTER = $$(( ($$(date +%s) - BEGAN) / 60 )) min $$(( ($$(date +%s) - BEGAN) % 60
 # Files in their order, not those of many tests first: the last ones are short, so that both workers end together.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help env experiments book pdf serve check format unit test test-all record golden golden-check \
+.PHONY: help env horovod-nccl experiments book pdf serve check format unit test test-all record golden golden-check \
     gpu-check lock clean checksum
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # prerequisites are made in their order, and nothing runs beside an experiment
@@ -51,6 +51,10 @@ help: ## Show this list
 env: $(COMPILED) ## Create .venv, install the locked packages, compile the engine, build Horovod once
 	@$(BIN)/python .ci/build_horovod.py
 	@echo "==> 1/3 environment: ready in $(VENV) after $(AFTER)"
+
+# Not after `env`, which would build the other wheel first.
+horovod-nccl: $(COMPILED) ## Build Horovod for GPUs, too, by NCCL, once: three minutes, no GPU needed
+	@$(BIN)/python .ci/build_horovod.py --nccl
 
 # What is compiled here would else be compiled at the first call, where a line says so.
 $(COMPILED): | $(INSTALLED)

@@ -3,7 +3,8 @@
 uv, which is a wheel, installs them from ``requirements.lock``; where it cannot be had, pip does,
 and takes longer. Each file must have a hash of the lock. torch's wheels on PyPI bring CUDA on
 Linux: ``requirements-cuda.lock`` has NVIDIA's packages that belong to them. ``TORCH=cpu`` takes
-torch's CPU build instead, from the index of PyTorch.
+torch's CPU build instead, from the index of PyTorch, and ``TORCH=cuda`` the one with CUDA where pip
+also finds another.
 """
 
 import os
@@ -22,7 +23,7 @@ from progress import note, run
 ROOT = Path(__file__).resolve().parent.parent
 LOCK, CUDA_LOCK = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-CPU = "cpu"
+CPU, CUDA = "cpu", "cuda"
 # What uv and pip print of the packages that are large, and at the end.
 TOLD = re.compile(
     r"^ *(Downloading .*\bMiB\)|Downloading .*\((?:\d{2,}\.\d MB|.* GB)\)|Prepared \d+|Installed \d+)"
@@ -36,18 +37,18 @@ class InstallError(RuntimeError):
 def main() -> None:
     """Install all, by uv or by pip."""
     wanted = os.environ.get("TORCH", "")
-    if wanted not in ("", CPU):
+    if wanted not in ("", CPU, CUDA):
         raise InstallError(
-            f"TORCH: got {wanted}, expected {CPU}, or nothing for torch's build on PyPI"
+            f"TORCH: got {wanted}, expected {CPU}, {CUDA}, or nothing for the build that pip takes"
         )
     uv = find_uv()
-    if wanted and not uv:
+    if wanted == CPU and not uv:
         raise InstallError(
             "TORCH=cpu needs uv, which pip could not install: take PIP_EXTRA_INDEX_URL=ADDRESS instead"
         )
     locked = LOCK.read_text(encoding="utf8")
     pin = re.findall(r"^torch==\S+", locked, re.MULTILINE)[0]
-    build = torch_build(uv, pin)
+    build = pin.partition("==")[2] if wanted == CUDA else torch_build(uv, pin)
     if brings_cuda(build):
         locked += CUDA_LOCK.read_text(encoding="utf8")
         if not has_gpu():
@@ -58,8 +59,8 @@ def main() -> None:
         f"installing {len(re.findall(r'^[a-z]', locked, re.MULTILINE))} locked packages by {'uv' if uv else 'pip'}"
     )
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        # Uv looks up a wheel's hash by its build, too.
-        file.write(locked.replace(pin, f"torch=={build}"))
+        # Uv looks up a wheel's hash by its build, too; == would also take another build of 2.13.0.
+        file.write(locked.replace(pin, f"torch==={build}"))
         file.flush()
         install(uv, ["--require-hashes", "--no-deps", "--requirement", file.name])
     install(uv, ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)])

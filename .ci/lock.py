@@ -2,10 +2,11 @@
 
 ``requirements.lock`` has every package for each supported Python and system.
 ``requirements-cuda.lock`` has what the CUDA build of torch needs beside, because the CPU build must
-not bring it. ``environment.yml`` gets the versions without hashes, because pip refuses an editable
-checkout beside them. Versions stay where they fit; ``--upgrade`` takes the newest. The pin of torch
-always stays: another version is a decision of its own, made by editing the lock and the hashes
-below.
+not bring it. ``requirements-nvcc.lock`` has the compiler of the same CUDA, by which
+``build_horovod.py --nccl`` compiles. ``environment.yml`` gets the versions without hashes, because
+pip refuses an editable checkout beside them. Versions stay where they fit; ``--upgrade`` takes the
+newest. The pin of torch always stays: another version is a decision of its own, made by editing the
+lock and the hashes below.
 """
 
 import re
@@ -15,8 +16,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK, CUDA_LOCK, CONDA = (
-    ROOT / name for name in ("requirements.lock", "requirements-cuda.lock", "environment.yml")
+LOCK, CUDA_LOCK, NVCC_LOCK, CONDA = (
+    ROOT / name
+    for name in (
+        "requirements.lock",
+        "requirements-cuda.lock",
+        "requirements-nvcc.lock",
+        "environment.yml",
+    )
 )
 OLDEST = "3.11"
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
@@ -27,6 +34,10 @@ HEAD = """\
 """
 CUDA_HEAD = """\
 # What torch's CUDA build needs on Linux beside requirements.lock. Written by `make lock`: do not edit.
+"""
+NVCC_HEAD = """\
+# The compiler of the CUDA that torch is built for, and its headers, beside requirements-cuda.lock: what Horovod's build
+# with NCCL takes (`make horovod-nccl`). Written by `make lock`: do not edit.
 """
 # The CPU builds of torch 2.13.0 for Linux, as PyTorch's own index lists them: x86-64 and ARM64,
 # Python 3.11 to 3.14.
@@ -53,22 +64,45 @@ def resolve(upgrade: bool) -> list[str]:
         constraint, output = Path(folder, "constraint.txt"), Path(folder, "lock.txt")
         constraint.write_text("\n".join(re.findall(r"^torch==\S+", held, re.MULTILINE)))
         output.write_text("" if upgrade else held)
-        options = [
-            "--all-extras",
-            "--universal",
-            "--python-version",
-            OLDEST,
-            "--generate-hashes",
-            "--no-annotate",
-        ]
-        plain = ["--no-header", "--quiet", "--constraint", constraint, "--output-file", output]
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run(
-            [uv, "pip", "compile", *options, *plain, "pyproject.toml"], cwd=ROOT, check=True
-        )
-        return re.findall(
-            r"^\w.*?\n(?=\w|\Z)", output.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL
-        )
+        options = ["--all-extras", "--quiet", "--constraint", constraint, "--output-file", output]
+        compiled([*options, "pyproject.toml"])
+        return blocks_of(output.read_text(encoding="utf8"))
+
+
+def compiler(cuda: list[str]) -> list[str]:
+    """Return the blocks of nvcc and of what it needs that torch's CUDA build does not bring, of the same toolkit."""
+    pins = dict(block.split(maxsplit=1)[0].split("==") for block in cuda)
+    wanted = f"cuda-toolkit[cccl,nvcc]=={pins['cuda-toolkit']}; sys_platform == 'linux'\n"
+    return [
+        block
+        for block in blocks_of(compiled(["--quiet", "-"], wanted))
+        if block.partition("==")[0] not in pins
+    ]
+
+
+def compiled(arguments: list[str | Path], given: str = "") -> str:
+    """Return what uv resolves of requirements, for every supported Python and system, with hashes."""
+    command = [
+        Path(sys.executable).with_name("uv"),
+        "pip",
+        "compile",
+        "--universal",
+        "--python-version",
+        OLDEST,
+        "--generate-hashes",
+        "--no-annotate",
+        "--no-header",
+        *arguments,
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, input=given, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
+
+
+def blocks_of(lock: str) -> list[str]:
+    """Return the lines of each package in a lock."""
+    return re.findall(r"^\w.*?\n(?=\w|\Z)", lock, re.MULTILINE | re.DOTALL)
 
 
 def with_cpu_builds(block: str) -> str:
@@ -99,5 +133,6 @@ if __name__ == "__main__":
     others = [with_cpu_builds(block) if block.startswith("torch==") else block for block in others]
     LOCK.write_text(HEAD + "".join(others), encoding="utf8")
     CUDA_LOCK.write_text(CUDA_HEAD + "".join(cuda), encoding="utf8")
+    NVCC_LOCK.write_text(NVCC_HEAD + "".join(compiler(cuda)), encoding="utf8")
     CONDA.write_text(conda(others), encoding="utf8")
     print(f"requirements.lock: {len(others)} packages; requirements-cuda.lock: {len(cuda)}")

@@ -172,6 +172,30 @@ def test_launches_are_as_few_as_can_be() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("operations", "launches"),
+    [
+        (
+            ("NCCL", "Gloo"),
+            [("loopback", ["p2p"]), ("loopback", ["nccl"]), ("loopback", ["horovod"])],
+        ),
+        (("Gloo",), [("loopback", ["p2p"]), ("loopback", ["nccl"]), ("horovodrun", ["horovod"])]),
+    ],
+)
+def test_horovod_shares_gpus_where_it_is_built_with_nccl(
+    operations: tuple[str, ...],
+    launches: list[tuple[str, list[str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then its ranks meet in torch's group, because horovodrun gives none a GPU of a host of its own."""
+    fake_gpus.install(tmp_path, monkeypatch)
+    monkeypatch.setattr(horovod, "operations", lambda: operations)
+    monkeypatch.setattr(horovod, "_on_gpus", horovod._on_gpus.__wrapped__)
+    settings = Settings(backends=["p2p", "nccl", "horovod"], ranks=8, share_gpus=True)
+    assert [(one.where, one.backends) for (one,) in group_by_launch([settings])] == launches
+
+
 def test_back_ends_whose_ranks_share_gpus_have_a_launch_of_their_own() -> None:
     settings = Settings(
         backends=["p2p", "gloo", "p2p_nccl", "nccl"],

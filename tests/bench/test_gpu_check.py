@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,6 +114,8 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(gpu_check, "machine", lambda: {"gpus": "one"})
     monkeypatch.setattr(gpu_parts, "launch", passes)
     monkeypatch.setattr(gpu_parts, "bench", measures)
+    with_nccl = SimpleNamespace(available=lambda: None, on_gpus=True)
+    monkeypatch.setattr(gpu_parts, "backend", lambda _: with_nccl)
     monkeypatch.setattr(
         gpu_parts, "cut_cable", lambda over, hosts, seconds, note: note({"cut": {"hosts": hosts}})
     )
@@ -207,8 +210,27 @@ def test_a_part_that_cannot_run_gives_the_reason(
         for name, result in results(made_up).items()
         if "got 2, expected at most 1 on 2 cores" in result
     }
-    assert few == {"ddp", "loopback", *without} - {"two_hosts"}
+    assert few == {"ddp", "loopback", "horovod", *without} - {"two_hosts"}
     assert "got 4, expected at most 1 on 2 cores" in results(made_up)["two_hosts"]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (SimpleNamespace(available=lambda: "it is not installed"), "it is not installed"),
+        (
+            SimpleNamespace(available=lambda: None, on_gpus=False),
+            "Horovod is built without NCCL; `make horovod-nccl` builds it",
+        ),
+    ],
+)
+def test_horovod_without_nccl_is_left_out(
+    found: SimpleNamespace, reason: str, made_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tensors would be on CPUs, and its times those of gloo."""
+    monkeypatch.setattr(gpu_parts, "backend", lambda _: found)
+    assert gpu_check.main([str(made_up)]) == 0
+    assert results(made_up)["horovod"] == f"skipped: {reason}"
 
 
 def test_all_parts_end_within_a_limit(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ PARTS = {
     "slow_ours": Part(110, gpu_parts.slow("p2p_nccl")),
     "cut": Part(60, gpu_parts.cut),
     "loopback": Part(60, gpu_parts.loopback),
+    "horovod": Part(45, gpu_parts.horovod),
     "slow_choice": Part(45, gpu_parts.slow("nccl")),
     "slow_choice_told": Part(45, gpu_parts.slow("nccl", told=True)),
     "two_hosts": Part(60, gpu_parts.two_hosts),

@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 
+from collectives.backends import backend
 from collectives.bench import Row, Settings, bench
 from collectives.bench.settings import group_by_launch
 from collectives.emulator import allowed
@@ -64,6 +65,22 @@ def loopback(seconds: float, note: Note) -> str | None:
         return reason
     backends = ["nccl:Ring", "nccl:Tree", "nccl", "p2p_nccl"]
     wanted = Settings(backends=backends, ranks=sharing(), share_gpus=True, **_ours())
+    return _measured(wanted, seconds, note, hosts=sharing())
+
+
+def horovod(seconds: float, note: Note) -> str | None:
+    """Time Horovod by NCCL beside NCCL itself, on ranks that share GPUs."""
+    if reason := backend("horovod").available() or _refused(2):
+        return reason
+    if not backend("horovod").on_gpus:
+        return "Horovod is built without NCCL; `make horovod-nccl` builds it"
+    wanted = Settings(
+        backends=["horovod", "nccl"],
+        ranks=sharing(),
+        share_gpus=True,
+        bytes=SIZES,
+        repetitions=9,
+    )
     return _measured(wanted, seconds, note, hosts=sharing())
 
 

@@ -59,11 +59,11 @@ class Backend(ABC):
     # The only launcher whose ranks it works on; None if any launcher's will do, because they meet
     # in torch's group.
     launcher: str | None = None
-    # Whether its tensors are on GPUs, which ranks can share.
-    on_gpus = False
     # Whether its threads poll all the time, so that it needs ranks of its own, not to disturb the
     # timings of others.
     busy_polls = False
+    # Whether its ranks can be on emulated hosts, where the cluster starts them.
+    on_emulated_hosts = True
     # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of
     # its own.
     takes_schedules = False
@@ -300,7 +300,7 @@ def need_persistent(typed: str) -> None:
     >>> need_persistent("gloo")
     Traceback (most recent call last):
     ...
-    ValueError: gloo has no persistent collectives; p2p, p2p_nccl and mpi have
+    ValueError: gloo has no persistent collectives; p2p, p2p_nccl, mpi, mpich and impi have
     """
     if ":" in typed or type(backend(typed)).prepare is Backend.prepare:
         raise ValueError(_not_persistent(typed))

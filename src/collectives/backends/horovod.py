@@ -1,6 +1,7 @@
 """Horovod's collectives, on ranks that horovodrun started or that meet in torch's group.
 
-It has five of the eight.
+It has five of the eight. Its tensors are on GPUs where Horovod is built with NCCL
+(`make horovod-nccl`) and this machine has a GPU, else on CPUs.
 
 Each call has a name, the same on every rank and from one call to the next: only then does Horovod
 recognise a tensor that it has agreed on before, as it does in training. Where Horovod does not work
@@ -10,6 +11,7 @@ in place it returns a new tensor, and a copy into the caller's is part of the ti
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import socket
 from collections.abc import Mapping
@@ -21,8 +23,11 @@ from collectives.algorithms import OLIVE
 from collectives.backends import Backend
 from collectives.engine.call import Call, Performed
 from collectives.launch.programs import need_horovodrun
+from collectives.nccl import gpus
 
 if TYPE_CHECKING:
+    import torch
+    from torch import distributed as dist
     from torch import nn
     from torch.optim import Optimizer
 
@@ -42,14 +47,45 @@ class Horovod(Backend):
     title = "Horovod"
     mark = OLIVE
 
+    @property
+    def on_gpus(self) -> bool:
+        """True where Horovod is built with NCCL and this machine has a GPU."""
+        return _on_gpus()
+
     def version(self) -> str:
-        """Return Horovod's version. Raises ImportError where it is not installed."""
+        """Return Horovod's version and what it moves tensors by. Raises ImportError where it is not installed."""
         need_horovodrun()
-        return f"Horovod {metadata.version('horovod')}"
+        return f"Horovod {metadata.version('horovod')} with {' and '.join(operations())}"
 
     def devices(self) -> str:
-        """Return the cores of this machine, as text, because its tensors are on CPUs here."""
-        return f"{os.cpu_count()} CPU cores"
+        """Return the GPUs of this machine, or its cores, as text."""
+        from collectives.backends import nccl
+
+        return nccl.devices() if self.on_gpus else f"{os.cpu_count()} CPU cores"
+
+    def device(self) -> torch.device:
+        """Return the GPU of this rank where Horovod has NCCL, else the CPU."""
+        from collectives.backends import nccl
+
+        return nccl.device() if self.on_gpus else super().device()
+
+    def group(self) -> dist.ProcessGroup | None:
+        """Return torch's own group over NCCL, in which ranks on GPUs meet before a call; None on CPUs."""
+        from collectives.backends import nccl
+
+        return nccl.group() if self.on_gpus else None
+
+    def record(self) -> dict[str, Any]:
+        """Return what Horovod moves tensors by, and the GPU of this rank if it has one."""
+        from collectives.backends import nccl
+
+        return {"horovod_operations": [*operations()]} | (nccl.record() if self.on_gpus else {})
+
+    def close(self) -> None:
+        """Destroy torch's group over NCCL."""
+        from collectives.backends import nccl
+
+        nccl.close()
 
     def perform(self, call: Call) -> Performed:
         """Perform the collective by Horovod's function of that name.
@@ -82,6 +118,26 @@ class Horovod(Backend):
 
 
 HOROVOD = Horovod("horovod")
+
+
+@cache
+def operations() -> tuple[str, ...]:
+    """Return the libraries by which this build of Horovod moves tensors, as `horovodrun --check-build` names them.
+
+    None of them where it is not installed.
+    """
+    if importlib.util.find_spec("horovod") is None:
+        return ()
+    import horovod.torch as hvd
+
+    built = {"NCCL": hvd.nccl_built(), "MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built()}
+    return tuple(name for name, is_built in built.items() if is_built)
+
+
+@cache
+def _on_gpus() -> bool:
+    """Return True if Horovod can take tensors on GPUs here; without a GPU it is not even imported."""
+    return bool(gpus.visible()) and "NCCL" in operations()
 
 
 def _perform(hvd: Any, call: Call) -> None:

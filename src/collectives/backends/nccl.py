@@ -38,6 +38,22 @@ def device() -> torch.device:
     return torch.device("cuda", local)
 
 
+def devices() -> str:
+    """Return the GPUs of this machine, as text."""
+    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+
+
+def record() -> dict[str, Any]:
+    """Return the GPU of this rank, its UUID, the driver's version, and NCCL's, for an environment record."""
+    gpu = torch.cuda.get_device_properties(device())
+    return {
+        "gpu": gpu.name,
+        "gpu_uuid": str(gpu.uuid),
+        "driver": driver(),
+        "nccl": version(),
+    }
+
+
 @cache
 def _wait_without_spinning() -> None:
     """Have this process sleep while it waits for its GPU: CUDA has to know before it makes its context."""

@@ -63,9 +63,9 @@ class OnGpus(OnCpus):
 
     def devices(self) -> str:
         """Return the GPUs of this machine, as text."""
-        import torch
+        from collectives.backends import nccl
 
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+        return nccl.devices()
 
     def device(self) -> torch.device:
         """Return the GPU of this rank."""
@@ -81,17 +81,9 @@ class OnGpus(OnCpus):
 
     def record(self) -> dict[str, Any]:
         """Return the GPU of this rank, its UUID, the driver's version, and NCCL's."""
-        import torch
-
         from collectives.backends import nccl
 
-        gpu = torch.cuda.get_device_properties(nccl.device())
-        return {
-            "gpu": gpu.name,
-            "gpu_uuid": str(gpu.uuid),
-            "driver": nccl.driver(),
-            "nccl": nccl.version(),
-        }
+        return nccl.record()
 
     def close(self) -> None:
         """Destroy the NCCL group."""

@@ -224,13 +224,15 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
         for typed in dict.fromkeys(settings.backends):
             name = named(typed)[0]
             variables = settings.model_copy(update={"backends": [typed]}).variables()
-            where = launcher_for(name, settings.where)
+            # Its own launcher cannot have ranks share GPUs; they meet in torch's group then.
+            shares = shares_gpus(name, settings)
+            where = settings.where if shares else launcher_for(name, settings.where)
             alone = name if settings.back_to_back or backend(name).busy_polls else None
             key = (
                 where,
                 alone,
                 settings.ranks,
-                shares_gpus(name, settings),
+                shares,
                 frozenset(variables.items()),
             )
             launches.setdefault(key, {}).setdefault(nth, []).append(typed)
