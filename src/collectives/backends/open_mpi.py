@@ -1,8 +1,11 @@
 """Open MPI's own all-reduces: a communicator for each, made while the library's parameters name that algorithm.
 
-The parameters are those of its component "tuned" (ompi_info --param coll tuned --level 9). A
-communicator keeps what they are when it is made. So one and the same launch can take every
-algorithm, and COMM_WORLD what the library chooses.
+``mpi:COMPONENT`` names a component of Open MPI that performs the all-reduce, and ``mpi:tuned:3`` an
+algorithm of its component "tuned", by its number or its name, which may stand alone (``mpi:ring``).
+The parameters are those that ``ompi_info --param coll all --level 9`` lists. A communicator keeps
+what they are when it is made. So one and the same launch can take every algorithm, and COMM_WORLD
+what the library chooses. Only ``mpi:ucx`` needs a launch of its own, because UCX carries all
+messages of a process or none.
 
 Where a buffer has fewer elements than there are ranks, ring does what recursive_doubling does, and
 rabenseifner what basic_linear does (Open MPI 5, coll_base_allreduce.c).
@@ -12,7 +15,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 # As Open MPI names and numbers them itself, from 1 (ompi_info --param coll tuned --level 9).
 ALGORITHMS = (
@@ -23,35 +26,79 @@ ALGORITHMS = (
     "segmented_ring",
     "rabenseifner",
 )
+TUNED, SM, ADAPT, HAN, UCX = "tuned", "sm", "adapt", "han", "ucx"
+COMPONENTS = (TUNED, SM, ADAPT, HAN, UCX)
+# UCX is left out where it finds none of the devices that Open MPI prefers, unless it may take any.
+UCX_VARIABLES = {
+    "OMPI_MCA_pml": "ucx",
+    "OMPI_MCA_pml_ucx_tls": "any",
+    "OMPI_MCA_pml_ucx_devices": "any",
+}
+PREFERENCE = "ompi_comm_coll_preference"  # the component that a new communicator takes first
 
 
-def number(algorithm: str) -> int:
-    """Return Open MPI's number of an all-reduce. Raises ValueError for an unknown one.
+class Chosen(NamedTuple):
+    """Name a component of Open MPI, and the number of an algorithm of "tuned", 0 for its own choice."""
 
-    >>> number("ring")
-    4
+    component: str
+    number: int = 0
+
+
+def chosen(typed: str) -> Chosen:
+    """Return what the text after ``mpi:`` names. Raises ValueError for what Open MPI does not have.
+
+    >>> chosen("ring"), chosen("tuned:3").number, chosen("sm").component
+    (Chosen(component='tuned', number=4), 3, 'sm')
     """
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm 'mpi:{algorithm}'; known are {', '.join(ALGORITHMS)}")
-    return 1 + ALGORITHMS.index(algorithm)
+    component, _, algorithm = typed.partition(":")
+    numbers = {name: number for number, name in enumerate(ALGORITHMS, start=1)}
+    if typed in numbers:
+        return Chosen(TUNED, numbers[typed])
+    if typed in COMPONENTS:
+        # "adapt" has a reduce and a broadcast, of which this algorithm makes an all-reduce.
+        return Chosen(typed, numbers["nonoverlapping"] if typed == ADAPT else 0)
+    if component == TUNED:
+        numbers |= {str(number): number for number in numbers.values()}
+        if algorithm in numbers:
+            return Chosen(TUNED, numbers[algorithm])
+    raise ValueError(
+        f"unknown algorithm 'mpi:{typed}'; known are {', '.join(ALGORITHMS)}, "
+        f"{', '.join(COMPONENTS)}, and tuned:1 to tuned:{len(ALGORITHMS)}"
+    )
 
 
 @cache
-def communicator(mpi: Any, algorithm: str) -> Any:
+def communicator(mpi: Any, typed: str) -> Any:
     """Return a communicator of all ranks whose all-reduce takes this algorithm.
 
     They ask for it all at the same time.
 
-    Raises ValueError for an unknown algorithm, and RuntimeError where the library is not Open MPI.
+    Raises ValueError for an unknown algorithm, and RuntimeError where the library is not Open MPI,
+    or its component does not serve these ranks.
     """
-    wanted = {
-        # These are the algorithms of "tuned": no other component may come first.
-        "coll_tuned_priority": 100,
-        "coll_tuned_use_dynamic_rules": 1,
-        "coll_tuned_allreduce_algorithm": number(algorithm),
-    }
-    with _set(ctypes.CDLL(mpi.__file__), wanted):
-        return mpi.COMM_WORLD.Dup()
+    component, number = chosen(typed)
+    if component == UCX:
+        return mpi.COMM_WORLD
+    _need_hosts(mpi, component)
+    wanted = {"coll_tuned_use_dynamic_rules": 1, "coll_tuned_allreduce_algorithm": number}
+    with _set(ctypes.CDLL(mpi.__file__), wanted if number else {}):
+        return mpi.COMM_WORLD.Dup_with_info(mpi.Info.Create({PREFERENCE: component}))
+
+
+def _need_hosts(mpi: Any, component: str) -> None:
+    """Raise RuntimeError where Open MPI would leave the component out, and silently take another."""
+    if component not in (SM, HAN):
+        return
+    ranks = mpi.COMM_WORLD.size
+    local = mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED).size
+    if component == SM and local < ranks:
+        raise RuntimeError(
+            "mpi:sm: got ranks on several hosts, expected one, whose memory they share"
+        )
+    if component == HAN and local == ranks:
+        raise RuntimeError(
+            "mpi:han: got ranks on one host, expected several: on one Open MPI takes another component"
+        )
 
 
 @contextmanager

@@ -115,6 +115,8 @@ class Settings(BaseModel):
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         for name in dict(map(named, self.backends)):
+            if parse_where(self.where).is_emulated and not backend(name).on_emulated_hosts:
+                raise ValueError(f"{name} on emulated hosts: got {self.where}, expected loopback")
             missing = lacking(name, self.collective, self.op, self.dtype, self.in_place)
             if missing:
                 raise ValueError(missing)

@@ -1,10 +1,11 @@
-"""Ranks that another program starts: Open MPI's mpirun, Horovod's horovodrun or Slurm's srun.
+"""Ranks that another program starts: an MPI's mpirun or mpiexec, Horovod's horovodrun or Slurm's srun.
 
 The program runs under a guard, and this process listens for its ranks on one address. A rank that
 loses the connection ends itself, so none outlives this process on any machine. The ranks' Python is
 this one, or that in the variable COLLECTIVES_PYTHON, such as a container's.
 
-mpirun starts ranks on this machine, or on the hosts of a scheduler or hostfile.
+mpirun starts ranks on this machine, or on the hosts of a scheduler or hostfile. The mpiexec of
+MPICH or Intel MPI (`hydra`) starts them on this machine.
 
 horovodrun, with gloo as its controller, starts them on this machine, or on the hosts in the
 variable HOROVODRUN_HOSTS, written as for its option -H (`n1:2,n2:2`), which it reaches by ssh. It
@@ -32,7 +33,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from collectives.launch import secret
+from collectives.launch import hydra, secret
 from collectives.launch.address import reachable
 from collectives.launch.driver import Driver, Supervised, drive
 from collectives.launch.request import TASKS_VARIABLE, Event, Request, task_of
@@ -180,6 +181,25 @@ def mpirun_version() -> str:
     return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", asked.stdout)[:2])
 
 
+def launch_by_mpich(request: Request) -> list[Event]:
+    """`collectives.launch.launch`, by MPICH's mpiexec. Raises ImportError if it is not installed."""
+    return _launch_by_hydra("mpich", request)
+
+
+def launch_by_intel_mpi(request: Request) -> list[Event]:
+    """`collectives.launch.launch`, by Intel MPI's mpiexec. Raises ImportError if it is not installed."""
+    return _launch_by_hydra("impi", request)
+
+
+def _launch_by_hydra(name: str, request: Request) -> list[Event]:
+    program = hydra.need(name).folder / "bin" / "mpiexec"
+    environment = hydra.variables(name) | dict(request.environment)
+    # With this launcher all ranks are here, also within a scheduler's job.
+    command = [str(program), "-launcher", "fork", "-n", str(request.ranks)]
+    wanted = request._replace(environment=environment)
+    return launch_by(command, wanted, name, reachable(is_local=True))
+
+
 def launch_by_horovodrun(request: Request) -> list[Event]:
     """`collectives.launch.launch`, by horovodrun.
 
@@ -218,6 +238,8 @@ def need_launcher(where: str, *, queued: bool = False) -> None:
         need_horovodrun()
     elif launcher == "slurm":
         need_srun(queued=queued)
+    elif launcher in hydra.LIBRARIES:
+        hydra.need(launcher)
     elif launcher == "torchrun" and not queued and HUB_VARIABLE not in os.environ:
         raise ImportError(OUTSIDE_TORCHRUN)
 

@@ -35,12 +35,15 @@ GLOO_LOST = ("Connection closed by peer", "Connection reset by peer")
 
 # Variables in which each launcher sets the rank, the world size and the local rank.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 VARIABLES = {
     "loopback": TORCHRUN,
     "cluster": TORCHRUN,
     "torchrun": TORCHRUN,
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mpich": HYDRA,
+    "impi": HYDRA,
     "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
 

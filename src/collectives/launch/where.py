@@ -9,6 +9,8 @@ LAUNCHERS = {
     "cluster": "collectives.launch.cluster:launch",
     "horovodrun": "collectives.launch.programs:launch_by_horovodrun",
     "mpirun": "collectives.launch.programs:launch_by_mpirun",
+    "mpich": "collectives.launch.programs:launch_by_mpich",
+    "impi": "collectives.launch.programs:launch_by_intel_mpi",
     "torchrun": "collectives.launch.torchrun:launch",
     "slurm": "collectives.launch.programs:launch_by_srun",
 }
