@@ -217,7 +217,7 @@ def nvidia() -> Path:
 
 def build(scratch: Path, log: Path) -> None:
     """Compile for CPUs: ``scratch/wheel`` holds the wheel."""
-    compile_source(scratch, log, (*EDITS, *CPU_EDITS), OPTIONS)
+    compile_source(scratch, log, EDITS + CPU_EDITS, OPTIONS)
 
 
 def build_with_nccl(scratch: Path, log: Path) -> None:
@@ -234,7 +234,7 @@ def build_with_nccl(scratch: Path, log: Path) -> None:
         "HOROVOD_NCCL_LINK": "SHARED",  # with the one that torch loads
         "HOROVOD_BUILD_CUDA_CC_LIST": GPUS,
     }
-    compile_source(scratch, log, (*EDITS, *NCCL_EDITS), OPTIONS | options)
+    compile_source(scratch, log, EDITS + NCCL_EDITS, OPTIONS | options)
 
 
 def toolkit(scratch: Path, log: Path) -> Path:
@@ -244,8 +244,17 @@ def toolkit(scratch: Path, log: Path) -> Path:
     started from.
     """
     compiler, home = scratch / "compiler", scratch / "cuda"
-    locked = ("--no-deps", "--require-hashes", "--requirement", NVCC_LOCK)
-    pip(log, OPTIONS, "install", "--target", compiler, *locked)
+    pip(
+        log,
+        OPTIONS,
+        "install",
+        "--no-deps",
+        "--require-hashes",
+        "--requirement",
+        NVCC_LOCK,
+        "--target",
+        compiler,
+    )
     for wheels in (nvidia(), compiler / "nvidia"):
         shutil.copytree(wheels / "cu13", home, copy_function=os.symlink, dirs_exist_ok=True)
     libraries = (home / "lib").rename(home / "lib64")

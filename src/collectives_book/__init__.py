@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "massive-scale": "collectives_book.massive_scale.experiment:MassiveScale",
     "model-parallel": "collectives_book.model_parallel.experiment:ModelParallel",
     "overlap": "collectives_book.overlap.experiment:Overlap",
+    "rivals": "collectives_book.rivals:Rivals",
     "scaling": "collectives_book.scaling.experiment:Scaling",
     "straggler": "collectives_book.straggler.experiment:Straggler",
     "weak-scaling": "collectives_book.overlap.experiment:WeakScaling",

@@ -16,7 +16,6 @@ from collectives.algorithms import FOREST, PURPLE, WINE, Mark
 from collectives.backends import Backend
 from collectives.backends.open_mpi import UCX, UCX_VARIABLES, chosen, communicator
 from collectives.engine.call import Call, Performed
-from collectives.launch import hydra
 from collectives.launch.programs import mpirun_version, need_mpirun
 
 ITS_OWN = ("auto", "default")  # the choice of the library
@@ -134,6 +133,7 @@ class OfHydra(_ByMpi4py):
     """Perform the collectives of a library whose launcher is Hydra, in a folder of COLLECTIVES_MPI."""
 
     on_emulated_hosts = False
+    busy_polls = True
     packages = ("mpi4py",)
 
     def __init__(self, name: str, title: str, mark: Mark) -> None:
@@ -142,6 +142,8 @@ class OfHydra(_ByMpi4py):
 
     def library(self) -> str:
         """Return the library's name and version."""
+        from collectives.launch import hydra  # for the others it is not loaded
+
         return hydra.need(self.name).version
 
     def record(self) -> dict[str, Any]:

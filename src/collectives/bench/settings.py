@@ -60,6 +60,8 @@ class Settings(BaseModel):
     it every call begins when all ranks have come. With ``persistent`` a call is prepared once and
     then started again and again, as by MPI 4's ``MPI_Allreduce_init``.
 
+    ``launch`` tells equal measurements apart, each of which has ranks of its own then.
+
     With ``share_gpus`` ranks on loopback may be more than this machine has GPUs: each is a host of
     its own to NCCL. Emulated hosts always share GPUs.
     """
@@ -83,6 +85,7 @@ class Settings(BaseModel):
     repetitions: Repetitions = 20
     warmups: Annotated[Whole, Field(le=units.MAX_REPETITIONS)] = 3
     share_gpus: Flag = False
+    launch: Positive = 1
     timeout: Annotated[float, Field(gt=0, le=units.MAX_SECONDS, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="before")
@@ -236,6 +239,7 @@ def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
                 settings.ranks,
                 shares,
                 frozenset(variables.items()),
+                settings.launch,
             )
             launches.setdefault(key, {}).setdefault(nth, []).append(typed)
     return [

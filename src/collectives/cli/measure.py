@@ -53,7 +53,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("collective", nargs="?", help=text)
     text = "such as ring two_tree, FILE.py:FUNCTION or FILE.xml (MSCCL), for our back ends (default auto)"
     add("algorithms", nargs="*", metavar="algorithm", help=text)
-    text = "`collectives backends` lists them; mpi:ring, mpi:sm, nccl:Tree/Simple take a library's algorithm (default p2p)"
+    text = "`collectives backends` lists them; mpi:ring, mpi:sm, nccl:Tree/Simple name an algorithm (default p2p)"
     add("--backend", nargs="+", default=["p2p"], dest="backends", metavar="BACKEND", help=text)
     text = "one launch for each (default 4)"
     add("-p", "--ranks", nargs="+", type=number, metavar="RANKS", help=text)

@@ -33,7 +33,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from collectives.launch import hydra, secret
+from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.driver import Driver, Supervised, drive
 from collectives.launch.request import TASKS_VARIABLE, Event, Request, task_of
@@ -192,6 +192,8 @@ def launch_by_intel_mpi(request: Request) -> list[Event]:
 
 
 def _launch_by_hydra(name: str, request: Request) -> list[Event]:
+    from collectives.launch import hydra  # ranks load this file and not that one
+
     program = hydra.need(name).folder / "bin" / "mpiexec"
     environment = hydra.variables(name) | dict(request.environment)
     # With this launcher all ranks are here, also within a scheduler's job.
@@ -231,6 +233,8 @@ def need_launcher(where: str, *, queued: bool = False) -> None:
 
     A command that is only to be ``queued`` needs no job yet.
     """
+    from collectives.launch import hydra
+
     launcher = parse_where(where).launcher
     if launcher == "mpirun":
         need_mpirun()

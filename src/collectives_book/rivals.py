@@ -1,0 +1,161 @@
+"""All-reduce on one machine by every library that serves there and by ours, and the best of them in each cell.
+
+A cell is a number of ranks, a size, and how calls follow each other: each after a barrier, or back
+to back. Equal measurements are launched several times, in turn, because launches differ more than
+calls do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import Field, model_validator
+
+from collectives.backends import named, need_persistent, presence
+from collectives.bench import Row, Settings
+from collectives.config import Seconds
+from collectives.units import MAX_SECONDS, format_bytes
+from collectives_book.experiment import (
+    Name,
+    Ranks,
+    Repetitions,
+    Size,
+    Some,
+    SweepExperiment,
+)
+from collectives_book.figures.kit import Rows
+from collectives_book.figures.measured import label
+
+OURS = "p2p"
+# Of buffers from this size on, a tenth of the calls.
+LARGE, FEWER = 1 << 20, 10
+CELL = ["ranks", "bytes", "timing"]
+SAID = {"met": "after a barrier", "back_to_back": "back to back"}
+
+
+class Rivals(SweepExperiment):
+    """Parameters of the comparison; a rival that is absent on this machine is left out."""
+
+    ranks: Some[Ranks]
+    sizes: Some[Size]
+    rivals: Some[Name]
+    launches: Repetitions
+    repetitions: Repetitions
+    warmups: Annotated[int, Field(ge=0)]
+    where: Name
+    timeout: Annotated[Seconds, Field(gt=0, le=MAX_SECONDS)]
+
+    @model_validator(mode="after")
+    def _are_others(self) -> Rivals:
+        if OURS in self.rivals:
+            raise ValueError(f"rivals: got {OURS}, which is ours, expected others")
+        return self
+
+    def measurements(self) -> list[Settings]:
+        """Return all launches in turn, each with every number of ranks and way to call."""
+        return self._measurements(self.rivals)
+
+    def here(self) -> list[Settings]:
+        """Return the same without the rivals that are absent here."""
+        absent = self.left_out()
+        return self._measurements([typed for typed in self.rivals if typed not in absent])
+
+    def left_out(self) -> dict[str, str]:
+        """Return why rivals are absent on this machine, by the name that was typed."""
+        reasons = {typed: presence(named(typed)[0]).absent for typed in self.rivals}
+        return {typed: reason for typed, reason in reasons.items() if reason}
+
+    def _measurements(self, rivals: list[str]) -> list[Settings]:
+        everyone = [OURS, *rivals]
+        preparing = [typed for typed in everyone if _is_persistent(typed)]
+        small = [nbytes for nbytes in self.sizes if nbytes < LARGE]
+        large = [nbytes for nbytes in self.sizes if nbytes >= LARGE]
+        turns = product(
+            range(1, self.launches + 1), self.ranks, (small, large), (False, True), (False, True)
+        )
+        return [
+            Settings(
+                backends=preparing if persistent else everyone,
+                ranks=ranks,
+                bytes=sizes,
+                where=self.where,
+                back_to_back=back_to_back,
+                persistent=persistent,
+                launch=launch,
+                repetitions=_calls(self.repetitions, sizes),
+                warmups=_calls(self.warmups, sizes),
+                timeout=self.timeout,
+            )
+            for launch, ranks, sizes, back_to_back, persistent in turns
+            if sizes
+        ]
+
+
+def _calls(calls: int, sizes: list[int]) -> int:
+    return -(-calls // FEWER) if sizes[0] >= LARGE else calls
+
+
+def _is_persistent(typed: str) -> bool:
+    try:
+        need_persistent(typed)
+    except ValueError:
+        return False
+    return True
+
+
+def table(rows: Rows) -> Rows:
+    """Return our time beside the best rival's in each cell, ordinary and prepared, in microseconds.
+
+    A time is the median over launches of each launch's median. An ordinary call of ours has ordinary
+    rivals; a prepared one has the ordinary and the prepared calls of each. *ratio* is the best
+    rival's time over ours: above 1 ours is faster. *place* is ours among all back ends.
+    """
+    right = rows[rows.error.isna()]
+    pairs = zip(right.backend, right.algorithm, strict=True)
+    # What "auto" takes may differ between launches, and is one series.
+    series = [OURS if name == OURS else label(name, algorithm) for name, algorithm in pairs]
+    medians = (
+        right.assign(series=series)
+        .groupby([*CELL, "persistent", "series"], sort=False)
+        .median_us.median()
+        .reset_index()
+    )
+    is_ours = medians.series == OURS
+    cells = [_cell(ours, medians[~is_ours]) for ours in medians[is_ours].itertuples()]
+    return pd.DataFrame(cells)
+
+
+def _cell(ours: Any, rivals: Rows) -> Row:
+    """Return the line of one cell."""
+    is_here = (rivals[CELL] == [getattr(ours, name) for name in CELL]).all(axis=1)
+    fit = rivals[is_here & (~rivals.persistent | ours.persistent)]
+    best = fit.loc[fit.median_us.idxmin()]
+    faster = fit[fit.median_us < ours.median_us]
+    return {
+        "ranks": ours.ranks,
+        "size": format_bytes(ours.bytes),
+        "calls": SAID[ours.timing],
+        "ours": "prepared" if ours.persistent else "ordinary",
+        "ours, us": ours.median_us,
+        "best rival": f"{best.series}, prepared" if best.persistent else best.series,
+        "its time, us": best.median_us,
+        "ratio": best.median_us / ours.median_us,
+        "place": 1 + faster.series.nunique(),
+    }
+
+
+def places(compared: Rows) -> str:
+    """Return in a sentence in how many cells of a `table` ours is first, second, third and later.
+
+    >>> places(pd.DataFrame({"place": [1, 2, 1, 5]}))
+    'Ours is first in 2 of 4 cells, second in 1, third in 0 and later in 1.'
+    """
+    counted = Counter(min(place, 4) for place in compared.place)
+    first, second, third, later = (counted[place] for place in (1, 2, 3, 4))
+    return (
+        f"Ours is first in {first} of {len(compared)} cells, second in {second}, "
+        f"third in {third} and later in {later}."
+    )
