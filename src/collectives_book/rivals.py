@@ -113,19 +113,31 @@ def table(rows: Rows) -> Rows:
     rivals; a prepared one has the ordinary and the prepared calls of each. *ratio* is the best
     rival's time over ours: above 1 ours is faster. *place* is ours among all back ends.
     """
+    medians = _medians(rows)
+    is_ours = medians.series == OURS
+    cells = [_cell(ours, medians[~is_ours]) for ours in medians[is_ours].itertuples()]
+    return pd.DataFrame(cells)
+
+
+def everyone(rows: Rows) -> Rows:
+    """Return the microseconds of every back end's ordinary and prepared call in each cell, a line for each cell."""
+    medians = _medians(rows)
+    columns = medians.series + medians.persistent.map({True: ", prepared", False: ""})
+    named = medians.assign(
+        call=columns, size=medians.bytes.map(format_bytes), calls=medians.timing.map(SAID)
+    )
+    return named.pivot_table("median_us", ["ranks", "size", "calls"], "call", sort=False)
+
+
+def _medians(rows: Rows) -> Rows:
+    """Return the median over launches of each launch's median."""
     right = rows[rows.error.isna()]
     pairs = zip(right.backend, right.algorithm, strict=True)
     # What "auto" takes may differ between launches, and is one series.
     series = [OURS if name == OURS else label(name, algorithm) for name, algorithm in pairs]
-    medians = (
-        right.assign(series=series)
-        .groupby([*CELL, "persistent", "series"], sort=False)
-        .median_us.median()
-        .reset_index()
-    )
-    is_ours = medians.series == OURS
-    cells = [_cell(ours, medians[~is_ours]) for ours in medians[is_ours].itertuples()]
-    return pd.DataFrame(cells)
+    grouped = right.assign(series=series).groupby([*CELL, "persistent", "series"], sort=False)
+    medians: Rows = grouped.median_us.median().reset_index()
+    return medians
 
 
 def _cell(ours: Any, rivals: Rows) -> Row:

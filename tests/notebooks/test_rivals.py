@@ -11,7 +11,7 @@ from collectives.backends import Presence
 from collectives.bench.settings import group_by_launch
 from collectives_book import rivals
 from collectives_book.experiment import ExperimentError
-from collectives_book.rivals import Rivals, places, table
+from collectives_book.rivals import Rivals, everyone, places, table
 from places import ROOT
 
 PRESET = yaml.safe_load((ROOT / "experiments" / "presets" / "one-machine.yaml").read_text())
@@ -116,5 +116,15 @@ def test_every_cell_of_a_table_stands_once() -> None:
     for ranks, nbytes in product((2, 4), (4, 1 << 20)):
         rows += [row | {"ranks": ranks, "bytes": nbytes} for row in measured(TIMES, "met")]
     found = table(pd.DataFrame(rows))
+    wide = everyone(pd.DataFrame(rows))
     assert len(found) == 8
+    assert wide.shape == (4, len(TIMES))
+    assert wide.loc[2, "4 B", "after a barrier"].to_dict() == {
+        "p2p": 9,
+        "p2p, prepared": 4,
+        "gloo": 90,
+        "mpi": 8,
+        "mpi, prepared": 6,
+        "mpi (sm)": 5.5,
+    }
     assert not found.duplicated(["ranks", "size", "calls", "ours"]).any()
