@@ -7,7 +7,7 @@ import pytest
 
 from collectives import search
 from collectives.algorithms import build
-from collectives.algorithms.levels import KINDS, Plan, PlanLevel
+from collectives.algorithms.levels import KINDS, Plan, PlanLevel, parse_plan
 from collectives.autotune import choose
 from collectives.machine import Machine, machine
 from collectives.search import fastest_plan, promising
@@ -45,6 +45,59 @@ def test_digits_beat_one_bruck_for_pieces_of_a_middle_size() -> None:
     by_digits = simulate(build("all_to_all", "direct8/direct8", 64), on, 64 * (40 << 10))
     assert found is not None
     assert found.simulation.seconds <= 1.01 * by_digits.seconds
+
+
+# The same for an all-to-all, with the bytes of a part for one rank.
+COMPOSED_ALL_TO_ALL = [
+    ("textbook", 64, 40 << 10, 254e-6),
+    ("textbook", 64, 64 << 10, 364e-6),
+    ("dgx-h100", 64, 8, 15.9e-6),
+    ("dgx-h100", 64, 4 << 10, 28.5e-6),
+    ("dgx-h100", 64, 64 << 10, 118e-6),
+]
+
+
+@pytest.mark.parametrize(("name", "p", "part", "seconds"), COMPOSED_ALL_TO_ALL)
+def test_no_all_to_all_by_hand_is_faster(name: str, p: int, part: int, seconds: float) -> None:
+    found = fastest_plan("all_to_all", p, p * part, machine(name))
+    assert found is not None
+    assert found.simulation.seconds <= 1.01 * seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "p"),
+    [
+        ("textbook", 13),
+        ("ethernet", 13),
+        ("textbook", 37),
+    ],
+)
+def test_the_radix_that_is_found_is_the_best_of_all(name: str, p: int) -> None:
+    on = machine(name)
+    for part in (8, 8_000, 40_000):
+        found = fastest_plan("all_to_all", p, p * part, on)
+        assert found is not None
+        least = min(
+            simulate(build("all_to_all", f"bruck{p}:{radix}", p), on, p * part).seconds
+            for radix in range(2, p + 1)
+        )
+        assert found.simulation.seconds <= 1.01 * least, (part, found.plan)
+
+
+def test_forms_of_an_all_to_all_are_exact_where_no_latency_is_hidden() -> None:
+    on = machine("textbook")
+    for p in (17, 24):
+        for seconds, plan in promising("all_to_all", p, p * 40_000, on):
+            took = simulate(build("all_to_all", str(plan), p), on, p * 40_000).seconds
+            if plan.segments == 1:
+                assert seconds == pytest.approx(took, rel=0.1), str(plan)
+
+
+def test_rows_of_an_all_to_all_are_its_moves() -> None:
+    for text in ("bruck17:4", "direct4/bruck6:3", "bruck12"):
+        plan = parse_plan(text, "all_to_all")
+        steps = build("all_to_all", text, plan.p).steps()
+        assert search.rows_of("all_to_all", plan) == sum(len(step) for step in steps)
 
 
 def every_plan(p: int, on: Machine, nbytes: int) -> Iterator[Plan]:

@@ -8,6 +8,7 @@ percent; what they leave out, such as messages of several levels that meet at on
 simulator adds.
 """
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,14 +17,13 @@ import numpy as np
 
 from collectives.algorithms import build
 from collectives.algorithms.levels import (
-    ALL_TO_ALL,
     BROADCAST,
     KINDS,
     SCATTERED,
     Plan,
     PlanLevel,
 )
-from collectives.core.bounds import core, height
+from collectives.core.bounds import bruck_all_to_all, core, height, weights
 from collectives.machine import Machine, Protocol
 from collectives.simulator.kernel import links_of
 from collectives.simulator.simulation import Simulation, simulate
@@ -38,6 +38,8 @@ MARGIN = 1.25
 PER_LEVEL = 0.02
 # Segments for which plans are searched, and those that are tried of the plans that are found.
 SEARCHED_SEGMENTS, SEGMENTS = (1, 4), (1, 2, 4, 8, 16)
+# Forms of Bruck's all-to-all leave out that messages of a later digit may overtake: the simulator decides.
+MOST_FOR_ALL_RADICES = 32
 # A segment of fewer bytes a rank only adds overheads.
 MIN_SEGMENT_BYTES = 512
 
@@ -106,15 +108,15 @@ def fastest_plan(collective: str, p: int, nbytes: int, on: Machine) -> Found | N
     """Return the plan with the shortest simulated time of those that the closed forms leave, None if there is none.
 
     ``nbytes`` is the buffer, as for `simulate`. Of equal times the plan with the fewest levels
-    counts. Raises ValueError as `simulate` does. Cost: at most `SIMULATED` simulations of `ROWS`
-    rows together, or one of any length.
+    counts, then the one with the fewest radices. Raises ValueError as `simulate` does. Cost: at
+    most `SIMULATED` simulations of `ROWS` rows together, or one of any length.
 
     >>> from collectives.machine import machine
     >>> found = fastest_plan("all_reduce", 96, 1 << 20, machine("dgx-h100"))
     >>> str(found.plan), round(found.simulation.seconds * 1e6, 1)
     ('direct8/ring2/ring2/one_shot3', 40.0)
     """
-    best: tuple[float, int, str] | None = None
+    best: tuple[float, int, int, str] | None = None
     chosen = None
     rows = 0
     for place, (_, plan) in enumerate(promising(collective, p, nbytes, on)):
@@ -122,7 +124,8 @@ def fastest_plan(collective: str, p: int, nbytes: int, on: Machine) -> Found | N
         if place >= SIMULATED or (place > 0 and rows > ROWS):
             break
         simulation = simulate(build(collective, str(plan), p), on, nbytes)
-        rank = (float(f"{simulation.seconds:.6g}"), len(plan.levels), str(plan))
+        radices = sum(level.radix > 2 for level in plan.levels)
+        rank = (float(f"{simulation.seconds:.6g}"), len(plan.levels), radices, str(plan))
         if best is None or rank < best:
             best, chosen = rank, Found(plan, simulation)
     return chosen
@@ -166,10 +169,11 @@ def rows_of(collective: str, plan: Plan) -> int:
     if collective in ("all_gather", "reduce_scatter"):
         return p * p * plan.segments
     if collective == "all_to_all":
-        return p * p * len(plan.levels) * plan.segments
+        stops = sum(shape_of(level, collective).sent for level in plan.levels)
+        return round(p * p * stops * plan.segments)
     for index, level in enumerate(plan.levels):
         block *= level.size
-        messages = shape_of(level.algorithm, level.size).messages
+        messages = shape_of(level, collective).messages
         is_scattered = level.algorithm in SCATTERED
         beyond = [other.algorithm for other in plan.levels[index + 1 :]]
         # Parts that come round a ring farther out are passed on one by one.
@@ -236,7 +240,10 @@ class LevelCosts:
         size = block // partial.block
         names: list[str] = []
         if self.collective == "all_to_all":
-            names = list(ALL_TO_ALL)
+            # All messages at once take no longer than pairwise ones, one by one.
+            yield PlanLevel("direct", size)
+            for radix in radices_of(size):
+                yield PlanLevel("bruck", size, radix)
         elif self.collective in ("broadcast", "reduce"):
             names = list(BROADCAST)
         elif partial.scattered:
@@ -252,10 +259,7 @@ class LevelCosts:
     def _extended(self, partial: Partial, level: PlanLevel) -> Partial:
         block = partial.block * level.size
         left = partial.left
-        shape = shape_of(level.algorithm, level.size)
-        if self.collective == "all_to_all" and level.algorithm == "bruck":
-            # A piece is sent once for every binary digit 1 of its distance: half of them in a step.
-            shape = shape._replace(sent=shape.messages / 2)
+        shape = shape_of(level, self.collective)
         links = self._level_links(block, left * shape.largest)
         is_scattered = level.algorithm in SCATTERED and self.collective in (
             "all_reduce", "all_gather", "reduce_scatter"
@@ -299,7 +303,7 @@ class LevelCosts:
         block = 1
         for level in levels:
             block *= level.size
-            more = times * shape_of(level.algorithm, level.size).messages
+            more = times * shape_of(level, self.collective).messages
             yield self._level_links(block, 0), more
 
     def _level_links(self, block: int, nbytes: float) -> LevelLinks:
@@ -348,16 +352,35 @@ class Shape(NamedTuple):
     largest: float  # bytes of the largest message
 
 
-@lru_cache(maxsize=4096)
-def shape_of(algorithm: str, size: int) -> Shape:
-    """Return the shape of a level of ``size`` ranks.
+def radices_of(size: int) -> list[int]:
+    """Return the bases to try for Bruck's all-to-all: all up to 32 ranks, else the least for each number of digits.
 
-    >>> shape_of("direct", 4), shape_of("one_shot", 4)
+    >>> radices_of(5), radices_of(64), radices_of(1000)
+    ([2, 3, 4], [8, 4, 3, 2], [32, 10, 6, 4, 3, 2])
+    """
+    if size <= MOST_FOR_ALL_RADICES:
+        return list(range(2, size))
+    # The root of a whole power may be a little above the base.
+    least = (math.ceil(size ** (1 / digits) - 1e-9) for digits in range(2, height(size) + 1))
+    return list(dict.fromkeys(least))
+
+
+@lru_cache(maxsize=4096)
+def shape_of(level: PlanLevel, collective: str) -> Shape:
+    """Return the shape of a level of a collective.
+
+    >>> shape_of(PlanLevel("direct", 4), "all_reduce"), shape_of(PlanLevel("one_shot", 4), "all_reduce")
     (Shape(latencies=1, messages=3, sent=0.75, largest=0.25), Shape(latencies=1, messages=3, sent=3, largest=1))
     """
+    algorithm, size = level.algorithm, level.size
     others, share = size - 1, (size - 1) / size
     if algorithm in ("direct", "pairwise"):
         return Shape(1, others, share, 1 / size)
+    if algorithm == "bruck" and collective == "all_to_all":
+        cost = bruck_all_to_all(size, level.radix)
+        # The first message has every radix-th part.
+        first = math.ceil(others / level.radix) / size
+        return Shape(len(weights(size, level.radix)), int(cost.steps), cost.sent, first)
     if algorithm == "ring":
         return Shape(others, others, share, 1 / size)
     if algorithm == "bruck":

@@ -9,7 +9,9 @@ for any p.
 
 import numpy as np
 
-from collectives.core.schedule import Schedule, Step, reverse, then
+from collectives.algorithms.compose import scatter_and_gather
+from collectives.core.bounds import weights
+from collectives.core.schedule import Schedule, Step, reverse
 
 
 def all_gather(p: int) -> Schedule:
@@ -62,7 +64,7 @@ def all_reduce(p: int) -> Schedule:
     >>> all_reduce(6).nsteps, all_reduce(96).nsteps, all_reduce(128).nsteps
     (6, 14, 14)
     """
-    return then(reduce_scatter(p), all_gather(p), "all_reduce")
+    return scatter_and_gather(all_gather(p))
 
 
 def all_to_all(p: int) -> Schedule:
@@ -74,12 +76,37 @@ def all_to_all(p: int) -> Schedule:
     >>> list(all_to_all(3).steps())
     [Step(0->1:=1, 1->2:=5, 2->0:=6), Step(0->2:=2, 1->0:=3, 2->1:=7)]
     """
-    source, distance = np.divmod(np.arange(p * p), p)
-    part = source * p + (source + distance) % p
+    return all_to_all_by_digits(p, radix=2)
+
+
+def all_to_all_by_digits(p: int, radix: int) -> Schedule:
+    """Send a part to the rank i further on by the digits of i to any base of 2 or more, the lowest digit first.
+
+    The parts with the same value v of the digit with weight w, v > 0, go v w ranks on in one
+    message. So a larger radix has more messages, and a part fewer stops. With radix p each part goes
+    straight to its receiver: that is the pairwise exchange (Bruck et al. 1997, section 3).
+
+    Steps: at most (radix-1) ceil(log p / log radix), for any p. Bytes each rank sends: those of its
+    parts, times the digits of i that are not 0 (`collectives.core.bounds.bruck_all_to_all`).
+
+    >>> [all_to_all_by_digits(64, radix).nsteps for radix in (2, 4, 8, 64)]
+    [6, 9, 14, 63]
+    >>> list(all_to_all_by_digits(3, 3).steps())
+    [Step(0->1:=1, 1->2:=5, 2->0:=6), Step(0->2:=2, 1->0:=3, 2->1:=7)]
+    """
+    rank = np.arange(p)
+    source = rank[:, None]
+    moves = [
+        (weight, value)
+        for weight in weights(p, radix)
+        for value in range(1, min(radix - 1, (p - 1) // weight) + 1)
+    ]
 
     def make(t: int) -> Step:
-        moves = (distance >> t & 1).astype(np.bool_)
-        at = (source[moves] + distance[moves] % (1 << t)) % p
-        return Step(at, (at + (1 << t)) % p, part[moves])
+        weight, value = moves[t]
+        distance = np.flatnonzero(rank // weight % radix == value)
+        at = (source + distance % weight) % p
+        part = source * p + (source + distance) % p
+        return Step(at.ravel(), (at + value * weight).ravel() % p, part.ravel())
 
-    return Schedule("all_to_all", p, p * p, (p - 1).bit_length(), make)
+    return Schedule("all_to_all", p, p * p, len(moves), make)

@@ -10,6 +10,8 @@ messages one at a time, so that no port is ever wanted twice.
 
 import numpy as np
 
+from collectives.algorithms.bruck import all_to_all_by_digits
+from collectives.algorithms.compose import scatter_and_gather
 from collectives.core.schedule import Ints, Schedule, Step, column, reverse, then
 
 
@@ -99,18 +101,13 @@ def all_to_all(p: int) -> Schedule:
 def pairwise_all_to_all(p: int) -> Schedule:
     """Send one part in each step: at step t rank r sends rank r+t+1 its part.
 
-    Steps: p-1. Messages each rank sends: p-1. Bytes each rank sends: (p-1)/p n.
+    It is Bruck's all-to-all with radix p: each distance is one digit. Steps: p-1. Messages each
+    rank sends: p-1. Bytes each rank sends: (p-1)/p n.
 
     >>> list(pairwise_all_to_all(3).steps())
     [Step(0->1:=1, 1->2:=5, 2->0:=6), Step(0->2:=2, 1->0:=3, 2->1:=7)]
     """
-    rank = np.arange(p)
-
-    def make(t: int) -> Step:
-        to = (rank + t + 1) % p
-        return Step(rank, to, rank * p + to)
-
-    return Schedule("all_to_all", p, p * p, p - 1, make)
+    return all_to_all_by_digits(p, radix=p)
 
 
 def one_shot(p: int) -> Schedule:
@@ -146,7 +143,7 @@ def two_shot(p: int) -> Schedule:
     >>> list(two_shot(2).steps())
     [Step(1->0:+0, 0->1:+1), Step(0->1:=0, 1->0:=1)]
     """
-    return then(reverse(all_gather(p), "reduce_scatter", add=True), all_gather(p), "all_reduce")
+    return scatter_and_gather(all_gather(p))
 
 
 def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:

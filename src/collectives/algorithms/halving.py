@@ -4,35 +4,41 @@
      0 <------> 2              distance 2
           1 <------> 3
 
-Where p is no power of two, the ranks beyond the largest one below fold in first: they hand their
-data to a partner, wait, and get the result back.
+Each bit of a rank's number is a level of two ranks (`compose`). Where p is no power of two, the
+ranks beyond the largest one below fold in first: they hand their data to a partner, wait, and get
+the result back.
 """
+
+from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
-from collectives.core import bounds
-from collectives.core.schedule import Ints, Schedule, Step, on, reverse, then
+from collectives.algorithms import compose, direct
+from collectives.core.bounds import core, height
+from collectives.core.schedule import Schedule, Step, on, reverse, then
 
 
 def recursive_doubling(p: int) -> Schedule:
     """Swap whole sums in pairs: in each step the partner is twice as far away as before.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step,
-    so log2(p) n (one n more where a rank has a folded partner). The fewest steps there are, and the
-    choice for small buffers (Thakur, Rabenseifner and Gropp 2005).
+    so log2(p) n (one n more where a rank has a folded partner). The fewest steps there are for a
+    power of two, and the choice for small buffers (Thakur, Rabenseifner and Gropp 2005).
+
+    Levels of other sizes need no fold: on 24 ranks the plan ``one_shot2/one_shot2/one_shot2/one_shot3``
+    takes four steps, where this takes six. A prime p has no such levels, and the fold stays. It could
+    take ceil(log2 p) steps if a rank kept a second sum beside its own, of those ranks that the last
+    partner lacks; but a schedule has one cell for each rank and chunk.
 
     >>> list(recursive_doubling(4).steps())
     [Step(0->1:+0, 1->0:+0, 2->3:+0, 3->2:+0), Step(0->2:+0, 1->3:+0, 2->0:+0, 3->1:+0)]
     >>> [len(step) for step in recursive_doubling(5).steps()]
     [1, 4, 4, 1]
     """
-    core = bounds.core(p)
-    rank = np.arange(core)
-    distances = core.bit_length() - 1
-    swaps = Schedule(
-        "all_reduce", core, 1, distances, lambda t: Step(rank, rank ^ (1 << t), 0, add=True)
-    )
-    return fold(swaps, p)
+    pairs = [direct.one_shot(2)] * height(core(p))
+    swaps = reduce(compose.all_reduce_whole, pairs, direct.one_shot(1))
+    return fold(replace(swaps, one_port=True), p)
 
 
 def all_gather(p: int) -> Schedule:
@@ -46,27 +52,27 @@ def all_gather(p: int) -> Schedule:
     >>> list(all_gather(3).steps())
     [Step(2->0:=2), Step(0->1:=0, 0->1:=2, 1->0:=1), Step(0->2:=0, 0->2:=1)]
     """
-    core = bounds.core(p)
-    rank, distances = np.arange(core), core.bit_length() - 1
+    inner = core(p)
+    pairs = reduce(compose.all_gather, [direct.all_gather(2)] * height(inner), direct.all_gather(1))
+    if inner == p:
+        return replace(pairs, one_port=True)
 
     def double(t: int) -> Step:
-        """Return step t, before which a rank has the parts of its block of 2**t ranks, and of those folded into it."""
-        block = rank >> t << t
-        folded = np.clip(p - core - block, 0, 1 << t)
-        with_folded = folded > 0
-        src = np.concatenate([rank, rank[with_folded]])
-        chunk = np.concatenate([block, (core + block)[with_folded]])
-        count = np.concatenate([np.full(core, 1 << t), folded[with_folded]])
-        order = np.argsort(src, kind="stable")
-        return Step(src[order], src[order] ^ (1 << t), chunk[order], count[order])
+        """Return a step of the pairs, with the parts that were folded into those it moves."""
+        step = pairs.step(t)
+        folded = np.clip(p - inner - step.chunk, 0, step.count)
+        with_folded = np.flatnonzero(folded)
+        row = np.concatenate([np.arange(len(step)), with_folded])
+        chunk = np.concatenate([step.chunk, inner + step.chunk[with_folded]])
+        count = np.concatenate([step.count, folded[with_folded]])
+        order = np.argsort(row, kind="stable")
+        return Step(step.src[row[order]], step.dst[row[order]], chunk[order], count[order])
 
-    doubling = Schedule("all_gather", p, p, distances, double)
-    if core == p:
-        return doubling
-    extra = np.arange(core, p)
-    into = Schedule("gather", p, p, 1, lambda _: Step(extra, extra - core, extra))
+    doubling = Schedule("all_gather", p, p, pairs.nsteps, double)
+    extra = np.arange(inner, p)
+    into = Schedule("gather", p, p, 1, lambda _: Step(extra, extra - inner, extra))
     partner, chunk = np.nonzero(np.arange(p) != extra[:, None])  # everything but what they brought
-    back = Schedule("all_gather", p, p, 1, lambda _: Step(partner, partner + core, chunk))
+    back = Schedule("all_gather", p, p, 1, lambda _: Step(partner, partner + inner, chunk))
     return then(then(into, doubling, "all_gather"), back, "all_gather")
 
 
@@ -96,30 +102,18 @@ def halving_doubling(p: int) -> Schedule:
     >>> halving_doubling(4).step(0)
     Step(1->0:+0-1, 3->2:+0-1, 0->1:+2-3, 2->3:+2-3)
     """
-    core = bounds.core(p)
-    far_first = then(reduce_scatter(core), all_gather(core), "all_reduce")
-    return fold(on(far_first, core, core, _reversed_bits(core), np.arange(core)), p)
-
-
-def _reversed_bits(p: int) -> Ints:
-    """Reverse the bits of each rank's number, which exchanges near and far, for a power of two.
-
-    >>> _reversed_bits(8).tolist()
-    [0, 4, 2, 6, 1, 5, 3, 7]
-    """
-    bits = np.zeros(1, dtype=np.int64)
-    while len(bits) < p:
-        bits = np.concatenate([2 * bits, 2 * bits + 1])
-    return bits
+    rank_of_part = compose.rank_of_part([2] * height(core(p)))
+    near_first = compose.on_ranks(all_gather(core(p)), rank_of_part)
+    return fold(compose.scatter_and_gather(near_first), p)
 
 
 def fold(inner: Schedule, p: int) -> Schedule:
-    """Extend an all-reduce of the first ranks to all ``p``: rank core+i hands its data to rank i and waits."""
-    core, k = inner.p, inner.k
-    inner = on(inner, p, k, np.arange(core), np.arange(k))
-    if core == p:
+    """Extend an all-reduce of the first ranks to all ``p``: rank q+i hands its data to rank i of those q and waits."""
+    first, k = inner.p, inner.k
+    inner = on(inner, p, k, np.arange(first), np.arange(k))
+    if first == p:
         return inner
-    extra = np.arange(core, p)
-    back = Schedule("broadcast", p, k, 1, lambda _: Step(extra - core, extra, 0, k))
+    extra = np.arange(first, p)
+    back = Schedule("broadcast", p, k, 1, lambda _: Step(extra - first, extra, 0, k))
     into = reverse(back, "reduce", add=True)
     return then(then(into, inner, "all_reduce"), back, "all_reduce")

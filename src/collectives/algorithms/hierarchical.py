@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.algorithms import ring, tree
+from collectives.algorithms import compose, ring, tree
 from collectives.algorithms.binary_tree import NO_PARENT
 from collectives.core.bounds import default_node
-from collectives.core.schedule import Ints, Schedule, on, parts, then
+from collectives.core.schedule import Ints, Schedule, on, parts
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
@@ -34,17 +34,8 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
     """
     g = ranks_per_node or default_node(p)
     _check_full_nodes(p, g)
-    nodes = p // g
-    rank = np.arange(p).reshape(nodes, g)
-    part = np.arange(g) * nodes  # part i begins here, with one chunk for each node
-
-    def inside(schedule: Schedule) -> Schedule:
-        return on(schedule, p, p, rank, part, width=nodes, ranks_per_node=g)
-
-    chunks = part[:, None] + np.arange(nodes)
-    outside = on(ring.all_reduce(nodes), p, p, rank.T, chunks, ranks_per_node=g)
-    first = then(inside(ring.reduce_scatter(g)), outside, "all_reduce")
-    return then(first, inside(ring.all_gather(g)), "all_reduce")
+    between = ring.all_reduce(p // g)
+    return compose.all_reduce(ring.reduce_scatter(g), between, ring.all_gather(g))
 
 
 def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> Schedule:

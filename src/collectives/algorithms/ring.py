@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from collectives.algorithms.compose import in_segments
 from collectives.core.schedule import Schedule, Step, beside, column, on, parallel, reverse, then
 
 
@@ -107,7 +108,7 @@ def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Sche
         raise ValueError(f"slow rank: got {slow}, expected 0 to {p - 1}")
     q = p - 1  # ranks of the ring; the slow one is behind them
     part, last = np.arange(q), np.full(q, q)
-    phases = max(2 * q - 1, 2 * min(q, 1))
+    phases = max(2 * q - 1, 2)
 
     def phase(f: int) -> Step:
         """Return the steps of one segment, whose sum begins at the slow rank, then goes to it and round the ring."""
@@ -118,20 +119,12 @@ def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Sche
             return on_way
         return beside(Step(part, last, part), on_way)
 
-    def make(t: int) -> Step:
-        running = range(max(0, t - phases + 1), min(t + 1, segments))
-        steps = [(j, phase(t - j)) for j in running]
-        return beside(
-            *(
-                Step(each.src, each.dst, each.chunk * segments + j, add=each.add)
-                for j, each in steps
-            )
-        )
-
-    nsteps, k = phases + segments - 1 if q else 0, max(q, 1) * segments
-    schedule = Schedule("all_reduce", p, k, nsteps, make, one_port=p < 3)
+    one = Schedule("all_reduce", p, max(q, 1), phases if q else 0, phase)
+    schedule = replace(in_segments(one, segments), one_port=p < 3)
     ranks = np.insert(part, q if slow is None else slow, q)  # place i of all has this number here
-    return on(schedule, p, k, np.argsort(ranks), np.arange(k))
+    # The segments of a chunk follow each other.
+    chunk = np.arange(schedule.k).reshape(one.k, segments).T.ravel()
+    return on(schedule, p, schedule.k, np.argsort(ranks), chunk)
 
 
 def _pass_on(p: int, direction: int, segments: int = 1) -> Schedule:

@@ -17,10 +17,11 @@ tree reaches to both sides of each rank, round a ring of the ranks, so that fewe
 
 import numpy as np
 
+from collectives.algorithms.compose import scatter_and_gather
 from collectives.algorithms.halving import fold
 from collectives.core import bounds
 from collectives.core.bounds import height
-from collectives.core.schedule import Bools, Ints, Schedule, Step, on, reverse, then
+from collectives.core.schedule import Bools, Ints, Schedule, Step, on, reverse
 
 
 def distance(t: int) -> int:
@@ -91,10 +92,7 @@ def all_reduce(p: int) -> Schedule:
     (6, 8, 10)
     """
     core = bounds.even(p)
-    return fold(
-        then(reverse(all_gather(core), "reduce_scatter", add=True), all_gather(core), "all_reduce"),
-        p,
-    )
+    return fold(scatter_and_gather(all_gather(core)), p)
 
 
 def doubling(p: int) -> Schedule:

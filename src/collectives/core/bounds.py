@@ -105,9 +105,30 @@ def scatter_by_halving(p: int) -> Cost:
     return cost._replace(added=cost.sent)
 
 
-def bruck_all_to_all(p: int) -> Cost:
-    """Return the cost of Bruck's all-to-all: a piece for the rank i further on moves once for every binary 1 in i."""
-    return Cost(height(p), sum(i.bit_count() for i in range(p)) / p, 0)
+def weights(p: int, radix: int) -> list[int]:
+    """Return the weights of the digits, to the base ``radix`` of 2 or more, that the numbers below p have.
+
+    >>> weights(17, 4), weights(64, 8), weights(1, 2)
+    ([1, 4, 16], [1, 8], [])
+    """
+    return [radix**digit for digit in range(height(p)) if radix**digit < p]
+
+
+def bruck_all_to_all(p: int, radix: int = 2) -> Cost:
+    """Return the cost of Bruck's all-to-all: a piece for the rank i further on moves once for every digit of i but 0.
+
+    There is a step for each such digit that the numbers below p have.
+
+    >>> bruck_all_to_all(64), bruck_all_to_all(64, radix=8), bruck_all_to_all(64, radix=64)
+    (Cost(steps=6, sent=3.0, added=0), Cost(steps=14, sent=1.75, added=0), Cost(steps=63, sent=0.984375, added=0))
+    """
+    steps = moves = 0
+    for weight in weights(p, radix):
+        steps += min(radix - 1, (p - 1) // weight)
+        # Of each radix * weight numbers, the first weight have the digit 0.
+        whole, rest = divmod(p, radix * weight)
+        moves += p - whole * weight - min(rest, weight)
+    return Cost(steps, moves / p, 0)
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Cost:
