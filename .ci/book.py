@@ -47,12 +47,21 @@ def main() -> None:
             first_pages()
         wait(engine, "compiling the engine")
         COMPILED.touch()
-        horovod = subprocess.Popen([sys.executable, ROOT / ".ci" / "build_horovod.py"], cwd=ROOT)
+        beside = {
+            "building Horovod": "build_horovod.py",
+            "fetching Python for the pages": "page_python.py",
+        }
+        started = {
+            name: subprocess.Popen([sys.executable, ROOT / ".ci" / file], cwd=ROOT)
+            for name, file in beside.items()
+        }
         try:
             script(".ci/pages.py", "early")
-            wait(horovod, "building Horovod")
+            for name, process in started.items():
+                wait(process, name)
         finally:
-            horovod.terminate()
+            for process in started.values():
+                process.terminate()
     finally:
         for process in (simulator, engine):
             process.terminate()

@@ -230,5 +230,6 @@
     }
   }
 
+  Object.assign(schedulePlayer, { COLLECTIVES, layoutOf, playerData });
   customElements.define("schedule-playground", SchedulePlayground);
 })();

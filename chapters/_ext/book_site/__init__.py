@@ -11,6 +11,7 @@ from book_site import (
     front,
     head,
     icons,
+    live,
     mathjax,
     outputs,
     pictures,
@@ -26,6 +27,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("config-inited", mathjax.configure)
     app.connect("config-inited", repository.configure)
     app.connect("source-read", repository.name)
+    app.connect("doctree-resolved", live.mark)
     app.connect("html-page-context", head.describe)
     app.connect("html-page-context", pictures.extract)
     app.connect("html-page-context", access.repair)
@@ -34,9 +36,11 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("html-page-context", downloads.offer, priority=500)
     app.connect("html-page-context", repository.hide_edit, priority=502)  # after them
     app.connect("html-page-context", anywhere.launch, priority=502)
+    app.connect("html-page-context", live.load)
     app.connect("build-finished", front.lead)
     app.connect("build-finished", mathjax.install)
     app.connect("build-finished", downloads.write)
+    app.connect("build-finished", live.write)
     app.connect("build-finished", weight.drop)
     app.connect("build-finished", icons.keep_used)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
