@@ -295,7 +295,10 @@ def cut(n: int, k: int, parts: int = 1) -> Ints:
     >>> cut(12, 6, parts=3).tolist()
     [0, 2, 4, 6, 8, 10, 12]
     """
-    part, segments = n // parts + (np.arange(parts) < n % parts), k // parts
+    segments = k // parts
+    # Not in numpy's own whole numbers, which have 32 bits in a browser.
+    part = np.full(parts, n // parts, dtype=np.int64)
+    part[: n % parts] += 1
     sizes = part[:, None] // segments + (np.arange(segments) < part[:, None] % segments)
     return np.concatenate([[0], np.cumsum(sizes)])
 

@@ -218,8 +218,8 @@ class Scratch(NamedTuple):
     end: Ints
     added: Floats
     ready: Floats
-    protocol: NDArray[np.int8]
-    kind: NDArray[np.int8]
+    protocol: Ints
+    kind: Ints
     start: Floats
     left: Floats
     arrival: Floats
@@ -238,8 +238,8 @@ def new_scratch(p: int, links: Links, rows: int) -> Scratch:
         end=np.zeros(rows, dtype=np.int64),
         added=np.zeros(rows),
         ready=np.zeros(rows),
-        protocol=np.zeros(rows, dtype=np.int8),
-        kind=np.zeros(rows, dtype=np.int8),
+        protocol=np.zeros(rows, dtype=np.int64),
+        kind=np.zeros(rows, dtype=np.int64),
         start=np.zeros(rows),
         left=np.zeros(rows),
         arrival=np.zeros(rows),
