@@ -23,7 +23,7 @@ from collectives.algorithms import ALGORITHMS, build, executable, variants
 from collectives.bench.results import read
 from collectives.core.schedule import serialised
 from collectives.figures import player
-from collectives.machine import Machine, machine, presets
+from collectives.machine import Machine, machine
 from collectives.simulator import simulation
 from collectives.units import format_bytes
 
@@ -56,6 +56,18 @@ UNEVEN = {
 
 # Machines whose links are known one by one: without a switch, and with one.
 LINKED = ("dgx1", "a100")
+
+# Presets that differ in kind. Those fitted by one recipe have h100's fields and other numbers.
+PRESETS = (
+    "dgx-1v",
+    "dgx-a100",
+    "dgx-h100",
+    "ethernet",
+    "h100",
+    "marenostrum5",
+    "summit",
+    "textbook",
+)
 
 # Commands that print rows as JSON. `cluster` needs namespaces, so it is not here.
 COMMANDS = (
@@ -105,8 +117,8 @@ def schedules(small: Iterable[int] = SMALL, large: int = LARGE) -> Entries:
 
 
 def machines() -> list[Machine]:
-    """Return every preset without links of its own, and the uneven machine."""
-    return [*(on for on in map(machine, presets()) if not on.links), Machine.model_validate(UNEVEN)]
+    """Return the presets without links of their own that differ in kind, and the uneven machine."""
+    return [*map(machine, PRESETS), Machine.model_validate(UNEVEN)]
 
 
 def simulated(ranks: Iterable[int] = SIMULATED_ON) -> Entries:

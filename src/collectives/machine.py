@@ -4,37 +4,46 @@ A machine is a YAML file. The presets in ``machines/`` are such files, with thei
 ``links``, ``inside`` is one link of a node, and ``network`` a port to the network's switches, which
 one node alone does not need; a message takes the shortest way. All fields:
 
-    name: two-rooms source: where the numbers come from ranks_per_node: 8             # ranks fill
-    the nodes in order ports_per_node: 1             # network ports that a node's ranks share; left
-    out: one for each rank inside:                       # between two ranks of a node; needed where
-    ranks_per_node is above 1
-      latency: 1us                # from the last byte's leaving to its arrival; nothing is occupied
-      meanwhile overhead: 0us               # a message occupies the ports of sender and receiver
-      for overhead + bytes / rate rate: 250GB/s
+    name: two-rooms
+    source: where the numbers come from
+    ranks_per_node: 8             # ranks fill the nodes in order
+    ports_per_node: 1             # network ports that a node's ranks share; left out: one a rank
+    inside:                       # between two ranks of a node; needed above 1 rank a node
+      latency: 1us                # from the last byte's leaving to its arrival; occupies nothing
+      overhead: 0us               # the ports of both ranks are occupied for overhead + bytes / rate
+      rate: 250GB/s
     network: {latency: 4us, overhead: 1us, rate: 25GB/s}    # between nodes; the rate is a port's
-    levels:                       # of the network, if any, from below: what a message meets that
-    leaves a group
-      - name: rack nodes: 16                 # in a group latency: 1us              # further
-        latency rate: 20GB/s              # of one message at most; left out: the port's uplink:
-        200GB/s           # shared by all that leaves the group, and by all that enters it; left
-        out: no limit fastest_protocol: true        # all messages of a call take the protocol in
-        which the call ends first, as in NCCL; # left out: each message takes the first that fits
-        protocols:                    # if any: how messages are sent; otherwise the links as above
-      - name: LL algorithms: [ring]        # left out: all algorithms up_to: 64K                #
-        bytes of a message; left out: any buffer_up_to: 1M          # bytes of the whole buffer;
-        left out: any startup: 10us             # once, before anything is sent share: 0.5
-        # of every link's rate inside: {latency: 0.5us, overhead: 0us} network: {latency: 2us,
-        overhead: 1us} slower: {3: 16}               # nodes, if any, through whose network ports a
-        byte takes so many times as long links:                        # the links one by one, if
-        the two classes are not enough (`LinkTable`) matrix: [[0, 2], [2, 0]]    # links from each
-        rank of a node to each other one; switches follow the ranks pairs: [[0, 1, 2]]          #
-        the same as [from, to, number], in place of a matrix switches: 0                 # of a node
-        rails: 0                    # switches that join the nodes: rank r has a port to switch r %
-        rails egress: [1]                 # ranks of a node with a port to the network; left out:
-        all ingress: [0]                # ranks of a node with a port from it; left out: all places:
-        [[0, 0], [1, 0]]    # where a picture has ranks and switches: x, and y downwards, both from
-        0 to 1 gamma: 0                      # seconds to reduce a byte version: 1
-        # of this format, `collectives.schemas`; left out: 1
+    levels:                       # of the network, if any, from below: what leaving a group costs
+      - name: rack
+        nodes: 16                 # in a group
+        latency: 1us              # further latency
+        rate: 20GB/s              # of one message at most; left out: the port's
+        uplink: 200GB/s           # shared by all that leaves the group, and by all that enters it;
+                                  # left out: no limit
+    call: 5us                     # once a call, whatever is sent: the launch of a kernel
+    fastest_protocol: true        # all messages of a call take the protocol in which the call ends
+                                  # first, as in NCCL; of those that name the algorithm, if any do.
+                                  # Left out: each message takes the first that fits
+    protocols:                    # if any: how messages are sent; otherwise the links as above
+      - name: LL
+        algorithms: [ring]        # left out: all algorithms
+        up_to: 64K                # bytes of a message; left out: any
+        buffer_up_to: 1M          # bytes of the whole buffer; left out: any
+        startup: 10us             # once, before anything is sent
+        share: 0.5                # of every link's rate
+        inside: {latency: 0.5us, overhead: 0us}
+        network: {latency: 2us, overhead: 1us}
+    slower: {3: 16}               # nodes, if any, through whose network ports a byte takes longer
+    links:                        # one by one, if two classes are not enough (`LinkTable`)
+      matrix: [[0, 2], [2, 0]]    # links from each rank of a node to each other; then switches
+      pairs: [[0, 1, 2]]          # the same as [from, to, number], in place of a matrix
+      switches: 0                 # of a node
+      rails: 0                    # switches that join nodes: rank r has a port to switch r % rails
+      egress: [1]                 # ranks of a node with a port to the network; left out: all
+      ingress: [0]                # ranks of a node with a port from it; left out: all
+      places: [[0, 0], [1, 0]]    # in a picture: x, and y downwards, both from 0 to 1
+    gamma: 0                      # seconds to reduce a byte
+    version: 1                    # of this format, `collectives.schemas`; left out: 1
 """
 
 from __future__ import annotations
@@ -231,6 +240,7 @@ class Machine(StrictModel):
     inside: Link | None = None
     network: Link
     levels: tuple[Level, ...] = ()
+    call: Seconds = 0.0
     fastest_protocol: bool = False
     protocols: tuple[Protocol, ...] = ()
     slower: dict[
@@ -301,13 +311,16 @@ class Machine(StrictModel):
         return (*(protocol for protocol in self.protocols if protocol.fits(algorithm, n)), plain)
 
     def choices(self, algorithm: str | None, n: int) -> tuple[tuple[Protocol, ...], ...]:
-        """Return the sets of protocols of which a call takes the fastest: each alone, or all by a message's size."""
+        """Return the sets of protocols of which a call takes the fastest: each alone, or all by a message's size.
+
+        Where each stands alone, those that name the algorithm come before those for all.
+        """
         protocols = self.protocols_for(algorithm, n)
-        return (
-            tuple((each,) for each in protocols[:-1] or protocols)
-            if self.fastest_protocol
-            else (protocols,)
-        )
+        if not self.fastest_protocol:
+            return (protocols,)
+        fitting = protocols[:-1] or protocols
+        named = [protocol for protocol in fitting if protocol.algorithms is not None]
+        return tuple((protocol,) for protocol in named or fitting)
 
 
 def _delay(link: Link) -> Delay:

@@ -1,5 +1,6 @@
 """Commands with a wrong word, a missing package or a removed folder: each is told in one line what is allowed."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -51,16 +52,25 @@ def test_a_key_that_comes_twice_is_named(tmp_path: Path) -> None:
         machine(str(path))
 
 
-def test_the_bound_says_that_it_leaves_out_slower_nodes(capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("slower", "ranks_add", "switches_add"),
+    # Of the slow node's four ports, 6.25 GB/s each, all bytes have to come.
+    [("", (25 + 25) * 8 / 14, 50), ("slower: {1: 4}", 18.75, 4 * 6.25)],
+)
+def test_the_bound_counts_slower_nodes_and_says_who_adds(
+    capsys: Capture, tmp_path: Path, slower: str, ranks_add: float, switches_add: float
+) -> None:
     path = tmp_path / "mine.yaml"
     link = "{latency: 5us, rate: 25GB/s}"
-    path.write_text(
-        f"name: mine\nranks_per_node: 4\ninside: {link}\nnetwork: {link}\nslower: {{1: 4}}\n"
-    )
-    code, out, err = run(capsys, "bound", "all_reduce", "-p", "8", "--machine", str(path))
-    assert code == 0
-    assert "if no switch adds" in out
-    assert "`slower`" in err
+    path.write_text(f"name: mine\nranks_per_node: 4\ninside: {link}\nnetwork: {link}\n{slower}\n")
+    code, out, err = run(capsys, "bound", "all_reduce", "-p", "8", "--machine", str(path), "--json")
+    assert (code, err) == (0, "")
+    row = json.loads(out)
+    assert (row["algbw"], row["switch_algbw"]) == pytest.approx((ranks_add, switches_add))
+    code, out, _ = run(capsys, "bound", "all_reduce", "-p", "8", "--machine", str(path))
+    assert f"{row['algbw']:.2f} GB/s" in out
+    assert "if ranks add" in out
+    assert "if switches add" in out
 
 
 @pytest.mark.integration

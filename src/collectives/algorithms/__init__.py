@@ -13,6 +13,7 @@ from collectives.algorithms import (
     direct,
     halving,
     hierarchical,
+    nvls,
     pat,
     ring,
     swing,
@@ -49,6 +50,7 @@ OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", 
 INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
 VIOLET, GOLD, PLUM = Mark("#9467BD", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
 MAGENTA, SLATE, ROSE = Mark("#EE3377", "x"), Mark("#5F7A8A", "3"), Mark("#B5651D", "4")
+LIME = Mark("#76B900", "1")
 
 
 Links = tuple[float, float, float]  # seconds a message, a byte, and a byte that is added
@@ -251,6 +253,8 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         ring.around_slow_rank, ROSE),
     ("all_reduce", "in_network"): Algorithm(
         direct.in_network, PLUM, "star", pipeline=bounds.in_network),
+    ("all_reduce", "nvls_tree"): Algorithm(
+        nvls.nvls_tree, LIME, "two trees"),
 }
 # fmt: on
 COSTS = {names: each.cost for names, each in ALGORITHMS.items() if each.cost}
@@ -376,8 +380,8 @@ def names(collective: str, among: Collection[tuple[str, str]] = ALGORITHMS) -> l
 
     >>> names("broadcast")[:2]
     ['flat', 'binomial']
-    >>> {*names("all_reduce")} - {*names("all_reduce", executable())}
-    {'in_network'}
+    >>> sorted({*names("all_reduce")} - {*names("all_reduce", executable())})
+    ['in_network', 'nvls_tree']
     """
     return [name for of, name in among if of == collective]
 

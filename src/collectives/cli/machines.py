@@ -4,7 +4,9 @@ import argparse
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from collectives import units
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 
 SIZES = ("8", "64K", "64M")
 AFTER_BOUND = """\
-The bound counts bytes on links. It leaves out latencies, switches that add, which can be faster (`simulate` has them as
-in_network), and nodes that a machine file calls `slower`."""
+The bound counts bytes on links and leaves out latencies. Of an all-reduce there are two: one where ranks add, and one
+where switches do, which `simulate` has as in_network and nvls_tree. Network ports of nodes that a machine file calls
+`slower` have so much less."""
 AFTER_CLUSTER = """\
 COMMAND runs once for each rank, with the variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR ...),
 and the others end when one fails. A 5 us, 25 GB/s link is emulated a thousand times slower: a result in ms reads as us
@@ -144,7 +147,7 @@ def _bound_arguments(parser: argparse.ArgumentParser) -> None:
 def _bound(arguments: argparse.Namespace) -> None:
     """Print one row, and draw the cut if asked to."""
     from collectives.machine import machine
-    from collectives.topology.bound import bound
+    from collectives.topology.bound import bound, switch_algbw
     from collectives.topology.graph import graph, graph_of_ports
 
     on = machine(arguments.machine)
@@ -156,6 +159,7 @@ def _bound(arguments: argparse.Namespace) -> None:
         from collectives.figures.links import cut
 
         save(cut(on, found), Path(arguments.svg))
+    switch = switch_algbw(found.graph) if found.collective == "all_reduce" else found.algbw
     row = {
         "collective": found.collective,
         "machine": found.graph.name,
@@ -164,21 +168,19 @@ def _bound(arguments: argparse.Namespace) -> None:
         "unit_gbs": float(found.graph.unit / 10**9),
         "algbw": round(float(found.algbw / 10**9), 6),
         "algbw_exact": str(found.algbw / 10**9),
+        "switch_algbw": round(float(switch / 10**9), 6),
         "cut": list(found.cut),
         "cut_links": found.links,
         "cut_shards": found.shards,
     }
     out_row(row, _bound_line(row), arguments.json)
-    if on.slower:
-        print(
-            "collectives: the bound takes all nodes for equal: it leaves out `slower`",
-            file=sys.stderr,
-        )
 
 
 def _bound_line(row: dict[str, Any]) -> str:
     exact = "" if "/" not in row["algbw_exact"] else f" ({row['algbw_exact']})"
-    p, links = row["ranks"], " if no switch adds" if row["collective"] in REDUCING else ""
+    p, links = row["ranks"], " if ranks add" if row["collective"] in REDUCING else ""
+    if row["collective"] == "all_reduce":
+        links += f", {row['switch_algbw']:.2f} GB/s if switches add"
     first = (
         f"{row['collective']} on {p} ranks of {row['machine']}: algbw at most {row['algbw']:.2f} GB/s{exact}{links}; "
         f"{row['per_shard']} times what 1/{p} of the buffer takes at {row['unit_gbs']:g} GB/s"
@@ -306,10 +308,56 @@ def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=TIMEOUT, help=f"seconds (default {TIMEOUT:g})"
     )
+    text = "fit --machine to the all-reduces of nccl-tests in these logs; nothing is measured"
+    parser.add_argument("--from", dest="logs", nargs="+", type=Path, metavar="LOG", help=text)
+    text = "with --from: the machine to begin with, a preset or a file written from a data sheet"
+    parser.add_argument("--machine", help=text)
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:
-    """Print the machine file, and on standard error the messages that the link was fitted to."""
+    """Print the machine file, and on standard error what it was fitted to."""
+    if bool(arguments.logs) != bool(arguments.machine):
+        raise ValueError(
+            "calibrate: got one of --from and --machine, expected both to fit logs, or neither"
+        )
+    if arguments.logs:
+        _fit(arguments)
+    else:
+        _measure(arguments)
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    """Print the machine that is fitted to logs, and the errors of its rows."""
+    from collectives.bench.fitting import CONSTANTS, fit, predicted, rows_of
+    from collectives.machine import machine, text
+
+    # Another package reads logs; like the verbs of others, it is asked for by name.
+    tables_of = import_module("collectives_logs.benchmarks").tables_of
+    start = machine(arguments.machine)
+    rows = rows_of((table for path in arguments.logs for table in tables_of(path)), start)
+    found = fit(start, rows)
+    errors = []
+    for row in rows:
+        simulated, name = predicted(found.machine, row)
+        errors.append(simulated / row.seconds - 1)
+        print(
+            f"{format_bytes(row.bytes):>8} on {row.nodes} x {row.ranks_per_node}: "
+            f"{duration(row.seconds):>8} measured, {duration(simulated):>8} simulated by {name} "
+            f"({errors[-1]:+.0%})",
+            file=sys.stderr,
+        )
+    for name, change in found.changes.items():
+        by = duration(change) if name == "network.added" else f"{change:.2f} times {start.name}'s"
+        print(f"{CONSTANTS[name]}: {by}", file=sys.stderr)
+    middle = f"{median(map(abs, errors)):.0%} in the median"
+    print(f"The fit is off by {middle}, {max(map(abs, errors)):.0%} at most.", file=sys.stderr)
+    names = ", ".join(path.name for path in arguments.logs)
+    fields = {"name": arguments.name, "source": f"{start.name}, fitted to {names}"}
+    out(text(found.machine.model_copy(update=fields)).rstrip("\n"))
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    """Measure messages between ranks and print the machine, a link."""
     from collectives.bench.calibration import SIZES, deviations, machine_of, measured, trust
     from collectives.machine import text
 

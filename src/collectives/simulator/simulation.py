@@ -18,8 +18,9 @@ A message of m bytes by a link of (latency, overhead, rate), sent in step t:
 * Ports are granted in step order; later messages may fill gaps. A message too long for its gap goes
   on after the message behind the gap.
 
-A switch (`Schedule.switches`) is inside the node if its ranks fill one, and otherwise in the
-network above all levels. It has a port for each rank, adds at the rate of its links, and shares no
+A switch (`Schedule.switches`) is inside the node if its ranks fill one. On several nodes there is one
+in each node, in order, if the schedule is for these nodes and has as many switches; otherwise they
+are in the network above all levels. It has a port for each rank, adds at the rate of its links, and shares no
 link of its own; so only ranks' ports and the uplinks of their groups make its messages wait.
 
 Ranks do not wait for each other between steps: each has its own clock and waits for data only.
@@ -93,8 +94,8 @@ OnStep = Callable[[int, TimedMessages], None]
 class Simulation:
     """The result of a simulation.
 
-    ``seconds`` is when the last rank is done, start-up included; ``finish`` (float64, by rank) is
-    when its last message has left or arrived, start-up excluded. ``bytes`` are by class of link.
+    ``seconds`` is when the last rank is done, call and start-up included; ``finish`` (float64, by
+    rank) is when its last message has left or arrived, without both. ``bytes`` are by class of link.
     ``busiest`` is the name of the port or shared link that was occupied longest, and its occupied
     seconds. ``protocol`` is that of the largest message.
     """
@@ -211,7 +212,8 @@ def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None
     names = zip(("inside", "network"), now.bytes, strict=True)
     by_class = {name: int(nbytes) for name, nbytes in names if nbytes or name == "inside"}
     busiest = f"link from {_vertex(a, of.p)} to {_vertex(b, of.p)}", float(now.busy.max())
-    return Simulation(float(now.finish.max(initial=0.0)), now.finish, count, by_class, busiest)
+    seconds = float(now.finish.max(initial=0.0)) + (machine.call if count else 0.0)
+    return Simulation(seconds, now.finish, count, by_class, busiest)
 
 
 def _vertex(a: int, p: int) -> str:
@@ -234,18 +236,25 @@ def _setting(
 ) -> _Setting:
     node = np.arange(schedule.p) // machine.ranks_per_node
     if schedule.switches:
-        node = np.append(node, _beyond(machine, schedule))
+        node = np.append(node, _nodes_of_switches(machine, schedule))
     links = links_of(machine, node, protocols, schedule.switches)
     return _Setting(schedule, machine, protocols, schedule.cut(n), node, links)
 
 
-def _beyond(machine: Machine, schedule: Schedule) -> Ints:
-    """Return the node of every switch: the ranks' own if they fill one, otherwise a node in groups of its own."""
-    group = max((level.nodes for level in machine.levels), default=1)
+def _nodes_of_switches(machine: Machine, schedule: Schedule) -> Ints:
+    """Return the node of every switch.
+
+    The ranks' own if they fill one, one node each if they are for these nodes, otherwise a node in
+    groups of its own.
+    """
     nodes = -(-schedule.p // machine.ranks_per_node)
-    return np.full(
-        schedule.switches, 0 if nodes == 1 and machine.inside else -(-nodes // group) * group
-    )
+    if machine.inside and nodes == 1:
+        return np.zeros(schedule.switches, dtype=np.int64)
+    is_for_nodes = schedule.ranks_per_node == machine.ranks_per_node
+    if machine.inside and is_for_nodes and schedule.switches == nodes:
+        return np.arange(nodes)
+    group = max((level.nodes for level in machine.levels), default=1)
+    return np.full(schedule.switches, -(-nodes // group) * group)
 
 
 def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks, float]:
@@ -337,8 +346,9 @@ def _result(setting: _Setting, clocks: Clocks, largest: float) -> Simulation:
     machine, p = setting.machine, setting.schedule.participants
     protocol = setting.protocols[protocol_of(largest, setting.links.limit)]
     names = ["inside", "network", *(level.name for level in machine.levels)]
+    start_up = machine.call + protocol.startup if largest else 0.0
     return Simulation(
-        seconds=float(clocks.finish.max(initial=0.0)) + (protocol.startup if largest else 0.0),
+        seconds=float(clocks.finish.max(initial=0.0)) + start_up,
         finish=clocks.finish[: setting.schedule.p],
         messages=int(clocks.messages[0]),
         bytes={

@@ -96,6 +96,23 @@ def bound(collective: str, of: Graph, root: int = 0) -> Bound:
     return Bound(collective, of, Fraction(shards, links * of.p), tuple(cut.tolist()), links, shards)
 
 
+def switch_algbw(of: Graph) -> Fraction:
+    """Return the bytes per second that no all-reduce exceeds where switches add what they pass on.
+
+    All n bytes have to leave every set of ranks that lacks one, once, and all have to come in: the
+    worst cut between two ranks bounds it, in either direction. Cost: 2 p maximum flows.
+
+    >>> from collectives.machine import machine
+    >>> from collectives.topology.graph import graph_of_ports
+    >>> float(switch_algbw(graph_of_ports(machine("dgx-h100"), 8)) / 10**9)
+    337.0
+    """
+    if of.p == 1:
+        return Fraction(0)
+    ways = (of, of.transposed())
+    return of.unit * min(way.leaving(_worst_reach(way, 0)) for way in ways)
+
+
 def seconds(collective: str, on: Machine, p: int, nbytes: int) -> float:
     """Return the least seconds of a collective of ``nbytes`` bytes on a machine with links.
 

@@ -14,6 +14,9 @@ import numpy as np
 from collectives.core.schedule import Ints
 from collectives.machine import MAX_VERTICES, Machine
 
+# How finely a slower node is counted: capacities are whole numbers of a common unit.
+MAX_DENOMINATOR = 100
+
 NO_LINKS: Ints = np.zeros((0, 2), dtype=np.int64)
 
 # scipy's flows count in 32 bits.
@@ -98,8 +101,8 @@ def graph_of_ports(machine: Machine, p: int) -> Graph:
     """Return the graph of a machine without ``links`` for p ranks: its ports, and a switch that never is in the way.
 
     A rank has a port to its node's switch, and one to the network's switch, or to the port that it
-    shares with others. Groups of nodes, and nodes that are slower, are left out: the least time on
-    this graph is still one of the machine.
+    shares with others. The ports of a node that is ``slower`` have so many times less. Groups of
+    nodes are left out: the least time on this graph is still one of the machine.
 
     Raises ValueError for several nodes that are not full, and for too many ranks.
 
@@ -131,7 +134,12 @@ def graph_of_ports(machine: Machine, p: int) -> Graph:
         for r in range(p * (nodes > 1))
     ]
     outer += [(p + inside + port, n - 1) for port in range(shared)]
-    links |= dict.fromkeys(outer, Fraction(machine.network.rate))
+    rate = Fraction(machine.network.rate)
+    for a, b in outer:
+        node = a // g if a < p else (a - p - inside) // ports
+        slower = Fraction(machine.slower.get(node, 1)).limit_denominator(MAX_DENOMINATOR)
+        # A shared port is slower itself, and not the ranks' ways to it.
+        links[a, b] = rate / slower if b == n - 1 else rate
     both = links | {(b, a): rate for (a, b), rate in links.items()}
     return _graph(machine.name, p, n, both, outer + [(b, a) for a, b in outer])
 
