@@ -97,10 +97,10 @@ def test_a_part_of_each_node_has_its_part_of_the_ports() -> None:
 
 
 def test_a_share_stays_a_share_and_a_call_without_a_cost_begins_with_one() -> None:
-    changed = changed(two_links(), {"switch.share": 7.0, "call": 2.0})
-    assert changed.protocols[1].share == 1.0
-    assert changed.protocols[0].share == 1.0
-    assert changed.call == 2 * CALL
+    most = changed(two_links(), {"switch.share": 7.0, "call": 2.0})
+    assert most.protocols[1].share == 1.0
+    assert most.protocols[0].share == 1.0
+    assert most.call == 2 * CALL
     assert changed(two_links(), {}) == two_links()
 
 

@@ -1,6 +1,6 @@
 """Published all-reduces: which are held out, and what every row says of itself."""
 
-from collectives_book.measured_machines.clusters import held_out, public_rows
+from collectives_book.measured_machines.public import held_out, public_rows
 
 
 def test_the_held_out_rows_are_those_of_the_rule():

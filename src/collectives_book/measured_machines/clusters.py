@@ -1,43 +1,118 @@
-"""All-reduces that others measured by nccl-tests and published, and the clusters that no fit may see.
+"""Published all-reduces beside what the simulator, NCCL's formula and a line through two rows predict.
 
-``public-nccl-tests.csv`` has a row for each size: the cluster, the time in place, and its source.
-A third of the rows of each generation of GPUs is held out, by whole clusters: in the order of the
-SHA-256 of their names, until the third is reached; the last cluster of a generation is never held
-out. Rows of use ``known`` are not drawn, because the sources of this book have quoted them before.
-No row was measured by us.
+``python -m collectives_book.measured_machines.clusters`` prints the table of predictions again.
 """
 
-import hashlib
-from collections.abc import Sequence
+from __future__ import annotations
 
+import sys
+from typing import Any
+
+import numpy as np
 import pandas as pd
 
+from collectives.bench.fitting import Measured, predicted
+from collectives.machine import Machine, machine
+from collectives_book import nccl_formulas
 from collectives_book.figures.statements import Rows
+from collectives_book.measured_machines.presets import RECIPES
+from collectives_book.measured_machines.public import FOUR_PORTS, public_rows
 from collectives_book.measured_machines.samples import TABLE
 
 
-def public_rows() -> Rows:
-    """Return the published rows, with ``algorithm`` "" where the library had its choice."""
-    return pd.read_csv(TABLE / "public-nccl-tests.csv", keep_default_na=False)
+def on_cluster(row: Any) -> tuple[Machine, Measured]:
+    """Return the preset of a published row with what its cluster has otherwise, and the row as a fit takes it."""
+    of = machine(row.machine)
+    if row.differs == FOUR_PORTS:
+        of = of.model_copy(update={"ports_per_node": 4})
+    seconds = row.us / 1e6
+    return of, Measured(row.nodes, row.gpus_per_node, row.bytes, seconds, row.algorithm)
 
 
-def held_out(clusters: Sequence[str], counts: Sequence[int]) -> set[str]:
-    """Return the clusters of one generation that are held out; ``counts`` are their rows.
+def predict(rows: Rows) -> Rows:
+    """Return the rows with the microseconds that the simulator, NCCL's formula and a line through two rows predict.
 
-    >>> sorted(held_out(["one", "two", "three", "four"], [10, 10, 10, 10]))
-    ['four', 'two']
-    >>> held_out(["alone"], [11])
-    set()
+    ``us_line`` is NaN for the two rows that the line goes through, and for clusters of fewer rows.
+    Cost: a minute of processor time for a hundred rows.
     """
-    by_hash = sorted(
-        zip(clusters, counts, strict=True),
-        key=lambda cluster: hashlib.sha256(cluster[0].encode()).hexdigest(),
+    predictions = [predicted(*on_cluster(row)) for row in rows.itertuples()]
+    by_formula = [_formula(*on_cluster(row)) for row in rows.itertuples()]
+    lines = rows.groupby("cluster", group_keys=False).apply(_line, include_groups=False)
+    return rows.assign(
+        simulated=[round(seconds * 1e6, 2) for seconds, _ in predictions],
+        by=[name for _, name in predictions],
+        formula=[round(seconds * 1e6, 2) for seconds in by_formula],
+        line=lines.reindex(rows.index).round(2),
     )
-    held: set[str] = set()
-    rows = 0
-    for name, count in by_hash[:-1]:
-        if 3 * rows >= sum(counts):
-            break
-        held.add(name)
-        rows += count
-    return held
+
+
+def _line(cluster: Rows) -> Any:
+    """Return the times on the line through the smallest and the largest buffer."""
+    if cluster.bytes.nunique() < 3:
+        return pd.Series(np.nan, cluster.index)
+    first, last = cluster.loc[cluster.bytes.idxmin()], cluster.loc[cluster.bytes.idxmax()]
+    slope = (last.us - first.us) / (last.bytes - first.bytes)
+    times = first.us + slope * (cluster.bytes - first.bytes)
+    return times.where(~cluster.bytes.isin([first.bytes, last.bytes]))
+
+
+def _formula(on: Machine, row: Measured) -> float:
+    """Return the least seconds by NCCL's formula, for rings, trees and switches, at the rates of the preset's sheet.
+
+    Two nodes exchange halves of the buffer by trees, so that these send half of what a ring sends.
+    """
+    sheet, g, nodes = RECIPES[on.name].sheet, row.ranks_per_node, row.nodes
+    ports = max(1, on.ports * g // on.ranks_per_node)
+    between = np.inf if nodes == 1 else ports * sheet.network
+    rates = {"ring": min(sheet.inside, between)}
+    if nodes > 1 and row.algorithm != "ring":
+        rates["tree"] = min(sheet.inside, between * (2 if nodes == 2 else 1))
+    times = [
+        nccl_formulas.seconds(algorithm, protocol, row.bytes, row.ranks, g, rate, chained=1)
+        for algorithm, rate in rates.items()
+        for protocol in nccl_formulas.PROTOCOLS
+    ]
+    if sheet.switch and g > 1 and row.algorithm != "ring":
+        levels = (nodes - 1).bit_length()
+        inside = sheet.switch * sheet.inside * g / (g + 1)
+        rate = min(inside, between / (1 if nodes == 2 else 2))
+        times.append((25 + 2 * 20.9 * levels) / 1e6 + row.bytes / rate)
+    return min(times)
+
+
+# The classes of sizes that errors are given for, by their largest size.
+CLASSES = (
+    ("below 64 KiB", (1 << 16) - 1),
+    ("64 KiB to 8 MiB", (1 << 24) - 1),
+    ("from 16 MiB on", 1 << 62),
+)
+
+
+def size_class(nbytes: int) -> str:
+    """Return the class of a size.
+
+    >>> [size_class(nbytes) for nbytes in (8, 1 << 16, 1 << 24)]
+    ['below 64 KiB', '64 KiB to 8 MiB', 'from 16 MiB on']
+    """
+    return next(name for name, largest in CLASSES if nbytes <= largest)
+
+
+def median_errors(rows: Rows) -> Rows:
+    """Return the median error without its sign, by class of size, of each prediction, and the rows it has."""
+    errors = {name: (rows[name] / rows.us - 1).abs() for name in ("simulated", "formula", "line")}
+    by_class = pd.DataFrame(errors).groupby(rows.bytes.map(size_class))
+    found = by_class.median().assign(rows=by_class.size())
+    return found.reindex([name for name, _ in CLASSES]).dropna(how="all")
+
+
+def compared() -> Rows:
+    """Return the committed predictions of all published rows."""
+    return pd.read_csv(
+        TABLE / "public-nccl-tests-predicted.csv", keep_default_na=False, na_values={"line": ""}
+    )
+
+
+if __name__ == "__main__":
+    predict(public_rows()).drop(columns="source").to_csv(
+        sys.stdout, index=False, lineterminator="\n"
+    )
