@@ -36,7 +36,7 @@ def _lines(label: str, rows: list[dict[str, str]]) -> Iterator[str]:
     yield "# The type float is assumed: the measurement names bytes only."
     yield f"# Source: {rows[0]['source']}"
     if label == "collnet":
-        yield "# By its times, NCCL ignored this value and chose by itself: see the chapter On 256 Real GPUs."
+        yield "# By its times, NCCL ignored this value and chose by itself: see the chapter On Real GPUs."
     yield f"# nThread 1 nGpus 1 minBytes {rows[0]['bytes']} maxBytes {rows[-1]['bytes']} step: 8(factor)"
     yield "#"
     yield "# Using devices"

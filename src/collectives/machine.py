@@ -31,6 +31,7 @@ one node alone does not need; a message takes the shortest way. All fields:
         buffer_up_to: 1M          # bytes of the whole buffer; left out: any
         startup: 10us             # once, before anything is sent
         share: 0.5                # of every link's rate
+        network_share: 0.8        # of the network's rates; left out: share
         inside: {latency: 0.5us, overhead: 0us}
         network: {latency: 2us, overhead: 1us}
     slower: {3: 16}               # nodes, if any, through whose network ports a byte takes longer
@@ -122,8 +123,14 @@ class Protocol(StrictModel):
     buffer_up_to: Bytes | None = None
     startup: Seconds = 0.0
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    network_share: Annotated[float, Field(gt=0, le=1)] | None = None
     inside: Delay = Delay()
     network: Delay = Delay()
+
+    @property
+    def of_network(self) -> float:
+        """Return the share of the network's rates."""
+        return self.share if self.network_share is None else self.network_share
 
     def fits(self, algorithm: str | None, n: int) -> bool:
         """Tell if the protocol is for this algorithm and a buffer of n bytes.

@@ -51,7 +51,7 @@ def rows_on(on: Machine, nodes: int, ranks: int, sizes: tuple[int, ...] = SIZES)
 def test_planted_constants_are_found_again(nodes: int, planted: dict[str, float]) -> None:
     start = two_links()
     rows = rows_on(changed(start, planted), nodes, 3)
-    found = fit(start, rows, [*planted])
+    found = fit(start, rows, list(planted))
     assert found.changes == pytest.approx(planted, rel=0.15)
     for row in rows:
         assert predicted(found.machine, row)[0] == pytest.approx(row.seconds, rel=0.1)
@@ -61,7 +61,7 @@ def test_one_disturbed_row_does_not_decide() -> None:
     start, planted = two_links(), {"call": 2.0, "inside.rate": 0.7}
     rows = rows_on(changed(start, planted), 1, 3)
     rows[3] = rows[3]._replace(seconds=8 * rows[3].seconds)
-    assert fit(start, rows, [*planted]).changes["inside.rate"] == pytest.approx(0.7, rel=0.2)
+    assert fit(start, rows, list(planted)).changes["inside.rate"] == pytest.approx(0.7, rel=0.2)
 
 
 def test_a_constant_that_the_rows_do_not_tell_stays_near_the_sheets() -> None:
@@ -90,7 +90,9 @@ def test_the_choice_is_the_librarys_unless_the_row_says_another() -> None:
 
 def test_a_part_of_each_node_has_its_part_of_the_ports() -> None:
     h100 = machine("dgx-h100")
-    assert (part_of(h100, 2, nodes=2).ranks_per_node, part_of(h100, 2, nodes=2).ports) == (2, 2)
+    part = part_of(h100, 2, nodes=2)
+    assert part.ranks_per_node == 2
+    assert part.ports == 2
     assert part_of(h100, 2, nodes=1) is h100
     with pytest.raises(ValueError, match="got 9, expected at most 8"):
         part_of(h100, 9, nodes=2)
@@ -125,7 +127,8 @@ def log(path: Path, rows: list[Measured], program: str = "all_reduce_perf") -> P
         lines.append(
             f"{row.bytes} {row.bytes // 4} float sum -1 {3 * us:.2f} 0.0 0.0 0 {us:.2f} 0.0 0.0 0"
         )
-    path.write_text("\n".join([*lines, "# Out of bounds values : 0 OK", ""]))
+    lines += ["# Out of bounds values : 0 OK", ""]
+    path.write_text("\n".join(lines))
     return path
 
 

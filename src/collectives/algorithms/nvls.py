@@ -9,14 +9,15 @@ node 0:  0  1  2  3        every rank sends its buffer to the switch of its node
 node 1:  4  5  6  7
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from collectives.algorithms.compose import in_segments
 from collectives.algorithms.tree import two_tree
 from collectives.core.bounds import default_node
 from collectives.core.schedule import Ints, Schedule, Step, on
+
+# Pieces of a segment, where there are several: so long a pipeline gains from many only.
+PIECES = 8
 
 
 def nvls_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> Schedule:
@@ -26,8 +27,11 @@ def nvls_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> S
     sends and receives (1 + 1/g) n inside its node of g ranks, where a ring has 2 (g-1)/g n. Between
     the nodes it sends at most 2 n/g. `in_network` is another switch, which joins all ranks.
 
-    Steps: 4, those of `two_tree` between the nodes, and one more for each further segment. Raises
-    ValueError where the ranks do not fill nodes of g.
+    Steps: 4 and those of `two_tree` between the nodes. Two segments or more are cut into `PIECES`
+    each; every other step is a pause, and each further piece is one step more: so a message that
+    carries parts of two pieces does not wait for what has only just left.
+
+    Raises ValueError where the ranks do not fill nodes of g.
 
     >>> list(nvls_tree(2, ranks_per_node=2).steps())[:2]  # switch 2 adds, and gives each rank its part
     [Step(0->2:+0-1, 1->2:+0-1), Step(2->0:=0, 2->1:=1)]
@@ -51,15 +55,22 @@ def nvls_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> S
     trees = _by_place(between, p, g, k) if nodes > 1 else None
     steps = 0 if p == 1 else len(inside) + (trees.nsteps if trees else 0)
 
-    def make(t: int) -> Step:
+    def at(t: int) -> Step:
         if t < 2:
             return inside[t]
         if trees and t < 2 + trees.nsteps:
             return trees.step(t - 2)
         return inside[t - steps]
 
-    whole = Schedule("all_reduce", p, k, steps, make, ranks_per_node=g, switches=nodes)
-    return replace(in_segments(whole, segments), one_port=False) if steps else whole
+    def paused(t: int) -> Step:
+        return Step([], [], []) if t % 2 else at(t // 2)
+
+    if segments == 1 or not steps:
+        return Schedule(
+            "all_reduce", p, k, steps, at, one_port=False, ranks_per_node=g, switches=nodes
+        )
+    whole = Schedule("all_reduce", p, k, 2 * steps - 1, paused, ranks_per_node=g, switches=nodes)
+    return in_segments(whole, PIECES * segments)
 
 
 def _by_place(between: Schedule, p: int, g: int, k: int) -> Schedule:

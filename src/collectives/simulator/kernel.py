@@ -31,7 +31,7 @@ class Links(NamedTuple):
     latency: Floats  # by kind: inside, network, levels
     overhead: Floats
     beta: Floats  # by kind: inside, network, levels
-    stretch: Floats  # 1 / share, by protocol
+    stretch: Floats  # 1 / share of the network's rates, by protocol
     # The first level whose shared links count: 1 where each rank has a network port of its own.
     lowest: int
     group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
@@ -79,13 +79,14 @@ def links_of(
 ) -> Links:
     """Return the machine as arrays for these protocols and for ranks on these nodes, of which the last are switches."""
     inside = machine.inside or machine.network
-    share = np.array([protocol.share for protocol in protocols])
+    share = np.array([[protocol.share, protocol.of_network] for protocol in protocols])
     rank, g = np.arange(len(node)), machine.ranks_per_node
     port = node * machine.ports + rank % g * machine.ports // g
     group = np.stack([port, *(node // level.nodes for level in machine.levels)])
     groups = group.max(axis=1) + 1
     egress = np.cumsum(2 * groups) - 2 * groups
     slowest = [1 / level.rate if level.rate else 0.0 for level in machine.levels]
+    beyond = np.maximum.accumulate([machine.network.beta, *slowest])
     uplinks = [1 / level.uplink if level.uplink else 0.0 for level in machine.levels]
     return Links(
         limit=np.array(
@@ -96,9 +97,8 @@ def links_of(
         overhead=np.array(
             [[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]
         ),
-        beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])])
-        / share[:, None],
-        stretch=1 / share,
+        beta=np.column_stack([inside.beta / share[:, :1], beyond / share[:, 1:]]),
+        stretch=1 / share[:, 1],
         lowest=int(machine.ports == g),
         group=group,
         shared_beta=np.array([machine.network.beta, *uplinks]),
