@@ -29,8 +29,17 @@ def test_every_size_of_node_is_proved(p: int) -> None:
 
 @pytest.mark.parametrize(("p", "g"), [(4, 2), (6, 3), (12, 4), (9, 3), (7, 7), (5, 1)])
 def test_ragged_numbers_are_added_once(p: int, g: int) -> None:
-    schedule = build("all_reduce", "nvls_tree", p, ranks_per_node=g, segments=3)
-    state = np.zeros((p + p // g, schedule.k), dtype=np.int64)
+    schedule = build(
+        "all_reduce",
+        "nvls_tree",
+        p,
+        ranks_per_node=g,
+        segments=3,
+    )
+    state = np.zeros(
+        (p + p // g, schedule.k),
+        dtype=np.int64,
+    )
     state[:p] = np.arange(p * schedule.k).reshape(p, -1) ** 2 + 1
     total = state.sum(axis=0)
     assert (run(schedule, state)[:p] == total).all()
@@ -62,7 +71,12 @@ def test_the_switches_of_another_number_of_ranks_a_node_are_in_the_network() -> 
 
 
 def test_a_switch_that_forgets_a_rank_or_a_part_that_is_not_sent_on_is_found() -> None:
-    good = build("all_reduce", "nvls_tree", 8, ranks_per_node=4)
+    good = build(
+        "all_reduce",
+        "nvls_tree",
+        8,
+        ranks_per_node=4,
+    )
 
     def without(t: int, row: int):
         def make(step: int) -> Step:

@@ -50,8 +50,16 @@ def rows_on(on: Machine, nodes: int, ranks: int, sizes: tuple[int, ...] = SIZES)
 )
 def test_planted_constants_are_found_again(nodes: int, planted: dict[str, float]) -> None:
     start = two_links()
-    rows = rows_on(changed(start, planted), nodes, 3)
-    found = fit(start, rows, list(planted))
+    rows = rows_on(
+        changed(start, planted),
+        nodes,
+        3,
+    )
+    found = fit(
+        start,
+        rows,
+        list(planted),
+    )
     assert found.changes == pytest.approx(planted, rel=0.15)
     for row in rows:
         assert predicted(found.machine, row)[0] == pytest.approx(row.seconds, rel=0.1)
@@ -59,15 +67,28 @@ def test_planted_constants_are_found_again(nodes: int, planted: dict[str, float]
 
 def test_one_disturbed_row_does_not_decide() -> None:
     start, planted = two_links(), {"call": 2.0, "inside.rate": 0.7}
-    rows = rows_on(changed(start, planted), 1, 3)
+    rows = rows_on(
+        changed(start, planted),
+        1,
+        3,
+    )
     rows[3] = rows[3]._replace(seconds=8 * rows[3].seconds)
     assert fit(start, rows, list(planted)).changes["inside.rate"] == pytest.approx(0.7, rel=0.2)
 
 
 def test_a_constant_that_the_rows_do_not_tell_stays_near_the_sheets() -> None:
     start = two_links()
-    large = rows_on(changed(start, {"inside.rate": 2.0}), 1, 3, SIZES[-3:])
-    found = fit(start, large, ["call", "inside.rate", "inside.latency"])
+    large = rows_on(
+        changed(start, {"inside.rate": 2.0}),
+        1,
+        3,
+        SIZES[-3:],
+    )
+    found = fit(
+        start,
+        large,
+        ["call", "inside.rate", "inside.latency"],
+    )
     assert 0.5 < found.changes["inside.latency"] < 2
 
 
@@ -83,14 +104,24 @@ def test_the_choice_is_the_librarys_unless_the_row_says_another() -> None:
     on = two_links()
     assert library_algorithms(on, Measured(1, 3, 8, 1.0)) == ["ring", "nvls_tree"]
     assert library_algorithms(on, Measured(2, 1, 8, 1.0))[-1] == "multi_channel_tree"
-    forced = Measured(2, 3, 1 << 28, 1.0, algorithm="ring")
+    forced = Measured(
+        2,
+        3,
+        1 << 28,
+        1.0,
+        algorithm="ring",
+    )
     assert library_algorithms(on, forced) == ["multi_channel_ring"]
     assert predicted(on, forced)[0] >= predicted(on, forced._replace(algorithm=""))[0]
 
 
 def test_a_part_of_each_node_has_its_part_of_the_ports() -> None:
     h100 = machine("dgx-h100")
-    part = part_of(h100, 2, nodes=2)
+    part = part_of(
+        h100,
+        2,
+        nodes=2,
+    )
     assert part.ranks_per_node == 2
     assert part.ports == 2
     assert part_of(h100, 2, nodes=1) is h100
@@ -99,7 +130,10 @@ def test_a_part_of_each_node_has_its_part_of_the_ports() -> None:
 
 
 def test_a_share_stays_a_share_and_a_call_without_a_cost_begins_with_one() -> None:
-    most = changed(two_links(), {"switch.share": 7.0, "call": 2.0})
+    most = changed(
+        two_links(),
+        {"switch.share": 7.0, "call": 2.0},
+    )
     assert most.protocols[1].share == 1.0
     assert most.protocols[0].share == 1.0
     assert most.call == 2 * CALL
@@ -136,8 +170,15 @@ def test_the_command_fits_a_log_and_prints_a_machine(capsys: Capture, tmp_path: 
     from collectives.machine import text
 
     (tmp_path / "sheet.yaml").write_text(text(two_links()))
-    rows = rows_on(changed(two_links(), {"call": 2.0, "inside.rate": 0.5}), 1, 3)
-    printed = log(tmp_path / "all_reduce.log", rows)
+    rows = rows_on(
+        changed(two_links(), {"call": 2.0, "inside.rate": 0.5}),
+        1,
+        3,
+    )
+    printed = log(
+        tmp_path / "all_reduce.log",
+        rows,
+    )
     code, out, err = run(
         capsys, "calibrate", "--from", str(printed), "--machine", str(tmp_path / "sheet.yaml")
     )
@@ -151,7 +192,11 @@ def test_the_command_fits_a_log_and_prints_a_machine(capsys: Capture, tmp_path: 
 
 
 def test_what_cannot_be_fitted_is_named(capsys: Capture, tmp_path: Path) -> None:
-    gathers = log(tmp_path / "all_gather.log", rows_on(two_links(), 1, 3), "all_gather_perf")
+    gathers = log(
+        tmp_path / "all_gather.log",
+        rows_on(two_links(), 1, 3),
+        "all_gather_perf",
+    )
     code, _, err = run(capsys, "calibrate", "--from", str(gathers), "--machine", "dgx-h100")
     assert (code, err.count("\n")) == (2, 1)
     assert "got all_gather on 3 ranks, expected all_reduce of nccl-tests" in err

@@ -39,7 +39,10 @@ def test_a_generation_keeps_a_cluster_for_the_fit():
 def test_the_committed_predictions_are_of_these_rows_and_are_made_again():
     rows, known = public_rows(), compared()
     same = ["cluster", "gpus_per_node", "bytes", "us", "use"]
-    pd.testing.assert_frame_equal(rows[same], known[same])
+    pd.testing.assert_frame_equal(
+        rows[same],
+        known[same],
+    )
     some = rows[(rows.nodes == 1) & (rows.bytes <= 1 << 20)].iloc[::9]
     again = predict(some)
     columns = ["simulated", "formula"]
@@ -68,7 +71,16 @@ def test_a_preset_keeps_what_its_recipe_does_not_fit(name):
 
 def test_a_line_is_judged_by_the_rows_that_it_does_not_go_through():
     sizes = [8, 1 << 20, 1 << 22, 1 << 30]
-    rows = public_rows().iloc[:4].assign(cluster="mine", machine="h100", nodes=1, bytes=sizes)
+    rows = (
+        public_rows()
+        .iloc[:4]
+        .assign(
+            cluster="mine",
+            machine="h100",
+            nodes=1,
+            bytes=sizes,
+        )
+    )
     rows = rows.assign(us=[10 + size / 1e5 for size in sizes], algorithm="ring")
     line = predict(rows).line
     assert np.isnan(line.iloc[[0, 3]]).all()
@@ -76,8 +88,14 @@ def test_a_line_is_judged_by_the_rows_that_it_does_not_go_through():
 
 
 def test_errors_are_by_class_of_size_and_without_their_sign():
-    rows = pd.DataFrame({"bytes": [8, 8, 1 << 24], "us": [10.0, 10.0, 10.0]})
-    rows = rows.assign(simulated=[5.0, 12.0, 20.0], formula=10.0, line=np.nan)
+    rows = pd.DataFrame(
+        {"bytes": [8, 8, 1 << 24], "us": [10.0, 10.0, 10.0]},
+    )
+    rows = rows.assign(
+        simulated=[5.0, 12.0, 20.0],
+        formula=10.0,
+        line=np.nan,
+    )
     found = median_errors(rows)
     assert found.simulated.tolist() == pytest.approx([0.35, 1.0])
     assert found.rows.tolist() == [2, 1]

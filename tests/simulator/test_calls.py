@@ -38,36 +38,68 @@ def test_a_call_costs_its_time_once_and_nothing_where_nothing_is_sent(name: str)
 def test_a_call_on_links_costs_it_too() -> None:
     dgx1 = machine("dgx1")
     costly = dgx1.model_copy(update={"call": 7e-6})
-    ring = build("all_reduce", "ring", 8)
+    ring = build(
+        "all_reduce",
+        "ring",
+        8,
+    )
     both = [simulate(ring, of, 1 << 20).seconds for of in (costly, dgx1)]
     assert both[0] - both[1] == pytest.approx(7e-6)
 
 
 def test_a_protocol_that_names_the_algorithm_is_the_only_one_where_the_fastest_counts() -> None:
-    of_trees = SLOW.model_copy(update={"algorithms": (TREE,)})
-    mixed = on(FAST, of_trees)
+    of_trees = SLOW.model_copy(
+        update={"algorithms": (TREE,)},
+    )
+    mixed = on(
+        FAST,
+        of_trees,
+    )
     assert seconds(RING, mixed) == seconds(RING, on(FAST))
     assert seconds(TREE, mixed) == seconds(TREE, on(SLOW))
     assert [each.name for (each,) in mixed.choices(TREE, 8)] == ["slow"]
 
 
 def test_without_the_fastest_the_order_counts_as_before() -> None:
-    mixed = on(FAST, SLOW.model_copy(update={"algorithms": (TREE,)}), fastest_protocol=False)
+    mixed = on(
+        FAST,
+        SLOW.model_copy(update={"algorithms": (TREE,)}),
+        fastest_protocol=False,
+    )
     assert seconds(TREE, mixed) == seconds(TREE, on(FAST))
 
 
 def test_a_share_of_the_network_leaves_the_node_alone() -> None:
-    half = on(Protocol(name="half", share=0.5, network_share=1.0))
-    network_bound = seconds(RING, half)
+    half = on(
+        Protocol(name="half", share=0.5, network_share=1.0),
+    )
+    network_bound = seconds(
+        RING,
+        half,
+    )
     assert network_bound == pytest.approx(seconds(RING, on(FAST)), rel=0.02)
-    node = build("all_reduce", "ring", 2)
+    node = build(
+        "all_reduce",
+        "ring",
+        2,
+    )
     inside = [simulate(node, of, 1 << 24).seconds for of in (half, on(FAST))]
     assert inside[0] == pytest.approx(2 * inside[1])
     assert on(SLOW).protocols[0].of_network == 0.25
 
 
 def test_a_shared_port_has_the_networks_share() -> None:
-    protocol = Protocol(name="half", share=1.0, network_share=0.5)
-    half = seconds(RING, on(protocol, ports_per_node=1))
-    whole = seconds(RING, on(FAST, ports_per_node=1))
+    protocol = Protocol(
+        name="half",
+        share=1.0,
+        network_share=0.5,
+    )
+    half = seconds(
+        RING,
+        on(protocol, ports_per_node=1),
+    )
+    whole = seconds(
+        RING,
+        on(FAST, ports_per_node=1),
+    )
     assert half == pytest.approx(2 * whole, rel=0.05)
