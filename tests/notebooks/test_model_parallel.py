@@ -94,11 +94,12 @@ def test_an_interleaved_stage_does_each_pass_once_and_idles_as_the_formula_says(
 ) -> None:
     for count in (stages, 3 * stages):
         orders = [interleaved(stage, stages, count, chunks) for stage in range(stages)]
-        passes = Counter(
-            Action(kind, i, chunk)
-            for kind, i, chunk in product((FORWARD, BACKWARD), range(count), range(chunks))
-        )
-        assert all(Counter(order) == passes for order in orders)
+        passes: Counter[Action] = Counter()
+        for kind, i, chunk in product((FORWARD, BACKWARD), range(count), range(chunks)):
+            action = Action(kind, i, chunk)
+            passes[action] += 1
+        for order in orders:
+            assert Counter(order) == passes
         table = timetable(orders, EVEN)
         end = max(spans[-1].end for spans in table)
         assert 1 - 3 * count * chunks / end == pytest.approx(bubble(stages, count, chunks))
@@ -111,29 +112,42 @@ def test_interleaved_stages_have_torch_s_order() -> None:
 
     stages, count, chunks = 4, 12, 3
     torchs: Any = object.__new__(ScheduleInterleaved1F1B)  # its order needs no process group
-    torchs.pp_group_size = torchs.microbatches_per_round = stages
-    torchs.n_local_stages, torchs._n_microbatches = chunks, count
+    torchs.pp_group_size = stages
+    torchs.microbatches_per_round = stages
+    torchs.n_local_stages = chunks
+    torchs._n_microbatches = count
     torchs.number_of_rounds = count // stages
-    kinds = {"FORWARD": FORWARD, "FULL_BACKWARD": BACKWARD, "BACKWARD": BACKWARD}
+    kinds = {
+        "FORWARD": FORWARD,
+        "FULL_BACKWARD": BACKWARD,
+        "BACKWARD": BACKWARD,
+    }
     for stage in range(stages):
-        made = torchs._calculate_single_rank_operations(stage)
-        order = [
-            Action(
-                kinds[each.computation_type.name], each.microbatch_index, each.stage_index // stages
-            )
-            for each in made
-            if each is not None
-        ]
+        order = []
+        for operation in torchs._calculate_single_rank_operations(stage):
+            if operation is None:  # the stage idles
+                continue
+            kind = kinds[operation.computation_type.name]
+            chunk = operation.stage_index // stages
+            order.append(Action(kind, operation.microbatch_index, chunk))
         assert order == interleaved(stage, stages, count, chunks)
 
 
 def test_zero_bubble_idles_a_third_and_makes_every_gradient_once() -> None:
-    halves = {FORWARD: 1.0, BACKWARD: 1.0, WEIGHTS: 1.0}
+    halves = {
+        FORWARD: 1.0,
+        BACKWARD: 1.0,
+        WEIGHTS: 1.0,
+    }
     for stages, count in SIZES:
         orders = [zero_bubble(stage, stages, count) for stage in range(stages)]
-        passes = Counter(Action(kind, i) for kind, i in product(halves, range(count)))
-        assert all(Counter(order) == passes for order in orders)
-        assert max(kept(order) for order in orders) <= min(count, stages)
+        passes: Counter[Action] = Counter()
+        for kind, i in product(halves, range(count)):
+            action = Action(kind, i)
+            passes[action] += 1
+        for order in orders:
+            assert Counter(order) == passes
+            assert kept(order) <= min(count, stages)
         end = max(spans[-1].end for spans in timetable(orders, halves))
         whole = [one_forward_one_backward(stage, stages, count) for stage in range(stages)]
         end_of_whole = max(spans[-1].end for spans in timetable(whole, EVEN))
@@ -143,9 +157,15 @@ def test_zero_bubble_idles_a_third_and_makes_every_gradient_once() -> None:
 
 
 def test_weights_before_their_backward_pass_would_wait_for_ever() -> None:
-    order = zero_bubble(0, 1, 1)
+    forward, backward, weights = zero_bubble(0, 1, 1)
+    order = [weights, forward, backward]
+    seconds = {
+        FORWARD: 1.0,
+        BACKWARD: 1.0,
+        WEIGHTS: 1.0,
+    }
     with pytest.raises(ValueError, match="stage 0 waits for ever to run weights 0"):
-        timetable([[order[2], order[0], order[1]]], {FORWARD: 1, BACKWARD: 1, WEIGHTS: 1})
+        timetable([order], seconds)
 
 
 def test_a_message_makes_the_way_there_and_back_longer() -> None:

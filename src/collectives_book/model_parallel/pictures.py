@@ -28,6 +28,8 @@ RANK_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 # A forward pass is pale and a backward pass full, on either ground.
 PASSES = {FORWARD: "#56B4E9", BACKWARD: "#0072B2"}
 
+# Left edge, upper edge, width and height.
+Box = tuple[float, float, float, float]
 # A part of a matrix: from and to which share of its rows, from and to which of its columns.
 Part = tuple[float, float, float, float]
 ALL, TOP, BOTTOM = (0.0, 1.0, 0.0, 1.0), (0.0, 0.5, 0.0, 1.0), (0.5, 1.0, 0.0, 1.0)
@@ -99,12 +101,16 @@ def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None
         x = begin + left
         y = 0.5 - height / 2
         if name in held:
-            top, bottom, first, last = held[name]
-            corner = (x + first * width, y + top * height)
-            size = ((last - first) * width, (bottom - top) * height)
-            axes.add_patch(Rectangle(corner, *size, color=COLOURS[name], lw=0))
-        axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=theme.ink, lw=0.8))
-        axes.text(x + width / 2, y - 0.06, name, ha="center", va="center", fontsize=9)
+            _matrix(axes, theme, (x, y, width, height), held[name], COLOURS[name])
+        _outline(axes, theme, (x, y, width, height))
+        axes.text(
+            x + width / 2,
+            y - 0.06,
+            name,
+            ha="center",
+            va="center",
+            fontsize=9,
+        )
 
 
 class Place(NamedTuple):
@@ -172,15 +178,37 @@ def _place(axes: Axes, theme: Theme, x: float, place: Place) -> None:
 
 
 def _matrix(
-    axes: Axes, theme: Theme, box: tuple[float, float, float, float], held: Part, colour: str
+    axes: Axes,
+    theme: Theme,
+    box: Box,
+    held: Part,
+    colour: str,
 ) -> None:
     """Draw a matrix of which a part is held."""
     x, y, width, height = box
     top, bottom, first, last = held
-    corner = (x + first * width, y + top * height)
-    size = ((last - first) * width, (bottom - top) * height)
-    axes.add_patch(Rectangle(corner, *size, color=colour, lw=0))
-    axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=theme.ink, lw=0.8))
+    part = Rectangle(
+        (x + first * width, y + top * height),
+        (last - first) * width,
+        (bottom - top) * height,
+        color=colour,
+        lw=0,
+    )
+    axes.add_patch(part)
+    _outline(axes, theme, box)
+
+
+def _outline(axes: Axes, theme: Theme, box: Box) -> None:
+    x, y, width, height = box
+    outline = Rectangle(
+        (x, y),
+        width,
+        height,
+        fill=False,
+        ec=theme.ink,
+        lw=0.8,
+    )
+    axes.add_patch(outline)
 
 
 # Seconds of a stage's forward pass; a backward pass takes two, which are cut in halves.
