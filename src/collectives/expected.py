@@ -1,4 +1,4 @@
-"""What a collective should take on a machine: NCCL's choice by its own formulas, our fastest schedule, and the bound.
+"""Predict a collective on a machine: NCCL's choice by its own formulas, our fastest schedule, and the bound.
 
 Measured times stand beside them. A size that falls short of what is expected by more than a quarter
 gets causes to check, each only where its numbers fit.
@@ -69,7 +69,7 @@ CHECKS = {
 
 
 class Expected(NamedTuple):
-    """What is asked: a collective on so many nodes of a machine, of which so many GPUs each take part."""
+    """Ask for a collective on so many nodes of a machine, of which so many GPUs each take part."""
 
     collective: str
     named: str  # the machine, as it was asked for

@@ -36,7 +36,7 @@ def two_links() -> Machine:
 
 
 def rows_on(on: Machine, nodes: int, ranks: int, sizes: tuple[int, ...] = SIZES) -> list[Measured]:
-    """What a log of that machine would have."""
+    """Return the rows that a log of that machine would have."""
     asked = [Measured(nodes, ranks, nbytes, 1.0) for nbytes in sizes]
     return [row._replace(seconds=predicted(on, row)[0]) for row in asked]
 

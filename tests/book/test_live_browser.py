@@ -63,7 +63,7 @@ def words(text: str) -> str:
 
 
 def said(output: Any) -> str:
-    """What an output says: of a table its cells, because pandas leaves columns out of the text of a wide one."""
+    """Return the text of an output, of a table its cells, because pandas leaves columns out of a wide one's text."""
     data = output.get("data", {})
     cells = BeautifulSoup(data.get("text/html", ""), "html.parser").select("table :is(th, td)")
     if cells:
@@ -72,7 +72,7 @@ def said(output: Any) -> str:
 
 
 def expected_of(document: str) -> dict[int, str]:
-    """What the build's kernel said in each cell."""
+    """Return the text that the build's kernel printed in each cell."""
     path = ROOT / "_build/jupyter_execute" / f"{document}.ipynb"
     cells = enumerate(nbformat.read(path, as_version=4).cells)
     return {

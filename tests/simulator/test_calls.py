@@ -1,4 +1,4 @@
-"""What a call costs by itself, protocols for one algorithm, and shares of the network's rates alone."""
+"""Test the cost of a call by itself, protocols for one algorithm, and shares of the network's rates alone."""
 
 import pytest
 

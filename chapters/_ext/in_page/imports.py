@@ -1,4 +1,4 @@
-"""Which packages the code of a page imports, itself and through the library: for the build and for the worker."""
+"""Find the packages that the code of a page imports, itself and through the library."""
 
 import ast
 from collections.abc import Iterator

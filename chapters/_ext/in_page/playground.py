@@ -16,7 +16,7 @@ BEST = Path(__file__).with_name("best.json")  # the build has simulated the libr
 
 
 class WrongError(ValueError):
-    """What is wrong with a reader's schedule, and the schedule, if there is one."""
+    """Keep the fault of a reader's schedule, and the schedule, if there is one."""
 
     def __init__(self, reason: str, schedule: Schedule | None = None) -> None:
         super().__init__(reason)

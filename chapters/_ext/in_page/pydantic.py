@@ -31,7 +31,7 @@ class ValidationError(ValueError):
 
 
 class ValidationInfo(NamedTuple):
-    """What a validator is told beside the value."""
+    """Tell a validator the field's name and the other values."""
 
     context: Any = None
 
