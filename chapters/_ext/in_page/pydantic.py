@@ -31,7 +31,7 @@ class ValidationError(ValueError):
 
 
 class ValidationInfo(NamedTuple):
-    """Tell a validator the field's name and the other values."""
+    """Hold the context that a validator gets beside the value."""
 
     context: Any = None
 
