@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -220,6 +221,19 @@ def confidence(rows: Rows) -> str | None:
     """
     counts = [len(samples) for samples in getattr(rows, "samples", ()) if len(samples)]
     return f"bars: {intervals(counts)} of the median" if counts and min(counts) > 1 else None
+
+
+def outline(
+    axes: Axes, theme: Theme, corner: tuple[float, float], width: float, height: float
+) -> None:
+    """Draw the edges of a rectangle."""
+    edges = Rectangle(corner, width, height, fill=False, ec=theme.ink, lw=0.8)
+    axes.add_patch(edges)
+
+
+def fill(axes: Axes, colour: str, corner: tuple[float, float], width: float, height: float) -> None:
+    """Draw a rectangle without edges."""
+    axes.add_patch(Rectangle(corner, width, height, color=colour, lw=0))
 
 
 def readable_on(colour: str) -> str:

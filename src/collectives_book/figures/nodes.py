@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from collectives.figures.style import Picture, Theme
 from collectives_book.figures import kit
@@ -64,14 +64,7 @@ def _rail(axes: Axes, theme: Theme, rail: int, colour: str) -> None:
     for first in FIRST:
         port = first + GAP * rail
         _line(axes, colour, (port, 2.5), (leaf, 3.5), 1.4)
-        square = Rectangle(
-            (port - 0.15, 2.25),
-            0.3,
-            0.28,
-            color=colour,
-            lw=0,
-        )
-        axes.add_patch(square)
+        kit.fill(axes, colour, (port - 0.15, 2.25), 0.3, 0.28)
     _line(axes, theme.ink, (leaf, 3.9), (SPINE, 4.7))
     _box(axes, theme, (leaf, 3.7), (1.2, 0.4), f"rail {rail}", colour)
 
@@ -80,7 +73,7 @@ def _node(axes: Axes, theme: Theme, node: int, first: float) -> None:
     """Draw a node's outline, its GPUs and the switch between them."""
     width = GAP * (GPUS - 1)
     middle = first + width / 2
-    _outline(axes, theme, (first - 0.5, 0), width + 1, 2.25)
+    kit.outline(axes, theme, (first - 0.5, 0), width + 1, 2.25)
     for gpu in range(GPUS):
         x = first + GAP * gpu
         _line(axes, theme.ink, (x, 0.9), (x, 2.25))
@@ -107,18 +100,6 @@ def _line(axes: Axes, colour: str, start: Point, end: Point, width: float = 0.8)
     """Draw a line below the boxes."""
     x, y = zip(start, end, strict=True)
     axes.plot(x, y, color=colour, lw=width, zorder=0)
-
-
-def _outline(axes: Axes, theme: Theme, corner: Point, width: float, height: float) -> None:
-    outline = Rectangle(
-        corner,
-        width,
-        height,
-        fill=False,
-        ec=theme.ink,
-        lw=1,
-    )
-    axes.add_patch(outline)
 
 
 def _note(axes: Axes, theme: Theme, y: float, text: str) -> None:
@@ -210,7 +191,7 @@ def one_token() -> Picture:
 def _row(axes: Axes, theme: Theme, node: int) -> None:
     """Draw a node as one row of GPUs, the sender and the experts in colour."""
     y = ROWS[node]
-    _outline(axes, theme, (-0.1, y - 0.8), 4.6, 1.5)
+    kit.outline(axes, theme, (-0.1, y - 0.8), 4.6, 1.5)
     axes.text(0.0, y - 0.6, f"node {node}", va="center", fontsize=8.5)
     for gpu in range(GPUS):
         spot = Spot(node, gpu)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from collectives.figures.style import Picture, Theme
 from collectives_book import needs
@@ -74,17 +74,8 @@ def _gpu(
         width = WIDE * _bytes(name) / sum(needs.STATE.values())
         height = TALL / share
         top = y + height * (gpu % share)
-        kept = Rectangle((x, top), width, height, color=COLOURS[name], lw=0)
-        whole = Rectangle(
-            (x, y),
-            width,
-            TALL,
-            fill=False,
-            ec=theme.ink,
-            lw=0.8,
-        )
-        axes.add_patch(kept)
-        axes.add_patch(whole)
+        kit.fill(axes, COLOURS[name], (x, top), width, height)
+        kit.outline(axes, theme, (x, y), width, TALL)
         x += width
 
 

@@ -102,7 +102,7 @@ def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None
         y = 0.5 - height / 2
         if name in held:
             _matrix(axes, theme, (x, y, width, height), held[name], COLOURS[name])
-        _outline(axes, theme, (x, y, width, height))
+        kit.outline(axes, theme, (x, y), width, height)
         axes.text(
             x + width / 2,
             y - 0.06,
@@ -171,8 +171,7 @@ def _place(axes: Axes, theme: Theme, x: float, place: Place) -> None:
     for rank, held in enumerate(place.holds):
         _matrix(axes, theme, (x, 0.7 * rank, WIDE, TALL), held, COLOURS["x"])
     if place.then:
-        bar = Rectangle((x + WIDE + 0.17, 0), 0.24, 0.7 + TALL, color=theme.faint, lw=0)
-        axes.add_patch(bar)
+        kit.fill(axes, theme.faint, (x + WIDE + 0.17, 0), 0.24, 0.7 + TALL)
         look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "fontsize": 9}
         axes.text(x + WIDE + 0.29, (0.7 + TALL) / 2, place.then, color=theme.ink, **look)
 
@@ -187,28 +186,9 @@ def _matrix(
     """Draw a matrix of which a part is held."""
     x, y, width, height = box
     top, bottom, first, last = held
-    part = Rectangle(
-        (x + first * width, y + top * height),
-        (last - first) * width,
-        (bottom - top) * height,
-        color=colour,
-        lw=0,
-    )
-    axes.add_patch(part)
-    _outline(axes, theme, box)
-
-
-def _outline(axes: Axes, theme: Theme, box: Box) -> None:
-    x, y, width, height = box
-    outline = Rectangle(
-        (x, y),
-        width,
-        height,
-        fill=False,
-        ec=theme.ink,
-        lw=0.8,
-    )
-    axes.add_patch(outline)
+    corner = (x + first * width, y + top * height)
+    kit.fill(axes, colour, corner, (last - first) * width, (bottom - top) * height)
+    kit.outline(axes, theme, (x, y), width, height)
 
 
 # Seconds of a stage's forward pass; a backward pass takes two, which are cut in halves.
@@ -234,17 +214,20 @@ def pipelines(stages: int, micro_batches: int) -> Picture:
         orders = [schedule(stage, stages, micro_batches) for stage in range(stages)]
         table = timetable(orders, TIMES[name])
         end = max(timed[-1].end for timed in table)
-        panel = f"{name}: {1 - 3 * micro_batches / end:.0%} idle"
+        busy = 3 * micro_batches
+        panel = f"{name}: {1 - busy / end:.0%} idle"
         for stage, timed in enumerate(table):
             for action, begin, until in timed:
+                is_wide = until - begin >= 1
                 span: dict[str, Any] = {
                     "panel": panel,
                     "lane": f"stage {stage}",
                     "begin": begin,
                     "end": until,
+                    "what": _what(action),
+                    "text": str(action.micro_batch) if is_wide else "",
                 }
-                number = str(action.micro_batch) if until - begin >= 1 else ""
-                spans.append(span | {"what": _what(action), "text": number})
+                spans.append(span)
     colours = PASSES | {
         "forward, second chunk": "#CC79A7",
         "backward, second chunk": "#882255",
@@ -276,9 +259,16 @@ def ring_attention(ranks: int) -> Picture:
     def paint(figure: Figure, theme: Theme) -> None:
         for axes, (name, owner) in zip(figure.subplots(1, 2), owners.items(), strict=True):
             blocks = len(owner)
-            axes.set(xlim=(0, blocks), ylim=(blocks, 0), aspect="equal", xticks=[], yticks=[])
+            axes.set(
+                xlim=(0, blocks),
+                ylim=(blocks, 0),
+                aspect="equal",
+                xticks=[],
+                yticks=[],
+                xlabel="keys and values",
+                ylabel="queries",
+            )
             axes.set_title(name, **kit.TITLE)
-            axes.set(xlabel="keys and values", ylabel="queries")
             for query in range(blocks):
                 for key in range(query + 1):
                     _block(axes, theme, query, key, owner, ranks)
@@ -290,12 +280,32 @@ def ring_attention(ranks: int) -> Picture:
 
 
 def _block(
-    axes: Axes, theme: Theme, query: int, key: int, owner: Sequence[int], ranks: int
+    axes: Axes,
+    theme: Theme,
+    query: int,
+    key: int,
+    owner: Sequence[int],
+    ranks: int,
 ) -> None:
     """Draw a block of attention: the rank that has the queries, and when the keys come by."""
     rank = owner[query]
     step = (rank - owner[key]) % ranks
     colour = RANK_COLOURS[rank]
-    axes.add_patch(Rectangle((key, query), 1, 1, color=colour, ec=theme.ground, lw=0.8))
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
-    axes.text(key + 0.5, query + 0.5, str(step), color=kit.readable_on(colour), **look)
+    block = Rectangle(
+        (key, query),
+        1,
+        1,
+        color=colour,
+        ec=theme.ground,
+        lw=0.8,
+    )
+    axes.add_patch(block)
+    axes.text(
+        key + 0.5,
+        query + 0.5,
+        str(step),
+        color=kit.readable_on(colour),
+        ha="center",
+        va="center",
+        fontsize=9,
+    )
