@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from collectives.launch.request import Request
-from collectives.launch.where import LAUNCHERS, parse_where
 from collectives.processes import Event, RankError
 
 if TYPE_CHECKING:
     from collectives.launch.cluster import ClusterOptions
+    from collectives.launch.where import Where
 
-__all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
+__all__ = ["Event", "RankError", "launch"]
 
 
 def launch(
@@ -45,8 +45,10 @@ def launch(
     Raises ValueError for an unknown ``where``, or one whose ranks cannot share GPUs, and
     ImportError with the reason if the launcher is not installed.
     """
+    from collectives.launch.where import LAUNCHERS
+
     need_where(where, ranks, share_gpus=share_gpus)
-    place = parse_where(where)
+    place = _place(where)
     wanted = Request(
         module, settings, ranks, timeout, environment or {}, on_event, place.options, share_gpus
     )
@@ -57,7 +59,7 @@ def launch(
 
 def need_where(where: str, ranks: int, *, share_gpus: bool = False) -> None:
     """Raise ValueError for an unknown launcher, and for ranks that it cannot start, or cannot have share GPUs."""
-    place = parse_where(where)
+    place = _place(where)
     if ranks < 1:
         raise ValueError(f"invalid number of ranks: got {ranks}, expected 1 or more")
     if share_gpus and (not place.is_one_machine or place.has_mpirun):
@@ -75,13 +77,19 @@ def links(where: str, ranks: int) -> str | None:
     '20ms,6.25MB/s'
     >>> links("cluster:20ms,6.25MB/s,2", 4)
     """
-    place = parse_where(where)
+    place = _place(where)
     given = _cluster_options(place.options, ranks) if place.is_emulated else None
     return (
         f"{given.latency},{given.rate}"
         if given and not given.pairs and given.ranks_per_host == 1
         else None
     )
+
+
+def _place(where: str) -> "Where":
+    from collectives.launch.where import parse_where  # a call in a script starts no ranks
+
+    return parse_where(where)
 
 
 def _cluster_options(text: str, ranks: int) -> "ClusterOptions":

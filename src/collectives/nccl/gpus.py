@@ -22,7 +22,6 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
 
-from collectives.nccl import topology_file
 from collectives.processes import GRACE_SECONDS, ChildProcess, end, guarded, text
 
 # Set for ranks that share a GPU: they sleep while they wait for it, because a spinning thread takes
@@ -131,6 +130,8 @@ def shared(
     gpus = [{"CUDA_VISIBLE_DEVICES": found[names.index(host) % len(found)]} for host in hosts]
     with ExitStack() as stack:
         if link:
+            from collectives.nccl import topology_file  # only emulated links need one
+
             folder = Path(
                 stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="topology-", ignore_cleanup_errors=True)
