@@ -274,7 +274,10 @@ class _Pipelines:
             line,
             torch.split(self.x, sizes),
         )
-        spans = [(*span.action, span.start - zero, span.end - zero) for span in done.spans]
+        spans = [
+            (action.kind, action.micro_batch, start - zero, end - zero)
+            for action, start, end in done.spans
+        ]
         wrong = difference([gradients(block)], [self.expected[line.stage]])
         return {"spans": spans, "sent": done.sent, "difference": wrong}
 
