@@ -36,9 +36,9 @@ MESSAGES = {
     "bench --segments 1025": "collectives: segments: Input should be less than or equal to 1024, got 1025",
     "simulate all_reduce ring tree": "collectives: too many arguments for simulate: got 'tree', expected none",
     "simulate all_reduce ring --machine sumit": (
-        "collectives: unknown machine 'sumit': did you mean 'summit'? Known are a100, dgx-1v,"
-        " dgx-a100, dgx-h100, dgx1, dgx2, ethernet, marenostrum5, mi250, ndv2, summit, "
-        "textbook, files NAME.yaml, LATENCY,RATE, mesh:5x5 and torus:4x4"
+        "collectives: unknown machine 'sumit': did you mean 'summit'? Known are a100, b200, b300, dgx-1v,"
+        " dgx-a100, dgx-h100, dgx1, dgx2, ethernet, gb200-nvl72, h100, h200, marenostrum5, mi250, mi300x,"
+        " mi350x, ndv2, p4d, p5, summit, textbook, files NAME.yaml, LATENCY,RATE, mesh:5x5 and torus:4x4"
     ),
     "simulate all_reduce ring -p 10 --machine summit": (
         "collectives: ranks do not fill the nodes of summit: got 10, expected a multiple of "

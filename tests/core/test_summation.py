@@ -5,7 +5,7 @@ from math import floor, log2
 import numpy as np
 import pytest
 
-from collectives.algorithms import build, names
+from collectives.algorithms import build, executable, names
 from collectives.core.interpret import apply, run
 from collectives.core.schedule import Schedule, Step
 from collectives.core.summation import IDENTITY, ReductionTree, bound, is_alike, summation
@@ -72,7 +72,7 @@ def sent_and_run(schedule: Schedule) -> np.ndarray:
     return np.frompyfunc(lambda text: text if text.startswith("R") else f"R{text}.", 1, 1)(state)
 
 
-@pytest.mark.parametrize("name", [each for each in names("all_reduce") if each != "in_network"])
+@pytest.mark.parametrize("name", names("all_reduce", executable()))
 def test_with_rounded_messages_every_term_that_is_sent_is_rounded_at_its_sender_too(
     name: str,
 ) -> None:

@@ -209,6 +209,8 @@ def test_a_dropped_step_is_rejected_wherever_it_was(
     collective: str, algorithm: str, p: int
 ) -> None:
     schedule = build(collective, algorithm, p, segments=2)
+    if algorithm == "nvls_tree" and schedule.ranks_per_node in (1, p):
+        return  # a switch of one rank, or of all, only gives back what is there already
     for t in [t for t, step in enumerate(schedule.steps()) if len(step)]:
         dropped = planted(schedule, t, lambda step: rows(step, slice(0)))
         with pytest.raises(

@@ -303,7 +303,7 @@ LABELLED = [
     one("dip", fault=make.dip, collective="reduce_scatter", rate=100e9),
     one("dip", fault=make.fall),
     one("in place", fault=make.slow_in_place),
-    one("low rate", **NODE, device="NVIDIA A100-SXM4-80GB", rate=155e9),
+    one("low rate", **NODE, device="NVIDIA A100-SXM4-80GB", rate=117e9),
     one("low rate", **NODE, device=H100, rate=22e9),
     ("", lambda seed: [text(Run(seed=100 * seed + i)) for i in range(6)]),
     ("", lambda seed: pairs(seed)),
