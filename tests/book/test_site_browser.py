@@ -37,7 +37,11 @@ DESK = {"width": 1280, "height": 720}
 PAPER = {"width": 794, "height": 1123}  # A4 in CSS pixels
 SHOWN = "all => all.filter(it => it.checkVisibility()).map(it => it.outerHTML.slice(0, 120))"
 # Inside a closed dropdown nothing has a height.
-CLOSED = "all => all.filter(it => it.lastElementChild.getBoundingClientRect().height == 0).map(it => it.textContent)"
+# All of it but its heading takes no room. The buttons of a live cell are not printed.
+CLOSED = """
+all => all.filter(it => [...it.children].slice(1).every(part => part.getBoundingClientRect().height == 0))
+  .map(it => it.textContent)
+"""
 INKS = "all => [...new Set(all.map(it => getComputedStyle(it).color))]"
 # With code, tables, a player and answers in dropdowns.
 PLAYED = next(each for each in DOCUMENTS if "two-tree" in each)
