@@ -75,11 +75,17 @@ def expected_of(document: str) -> dict[int, str]:
     """Return the text that the build's kernel printed in each cell."""
     path = ROOT / "_build/jupyter_execute" / f"{document}.ipynb"
     cells = enumerate(nbformat.read(path, as_version=4).cells)
-    return {
-        number: words(" ".join(map(said, cell.outputs)))
-        for number, cell in cells
-        if cell.cell_type == "code"
-    }
+    return {number: printed(cell.outputs) for number, cell in cells if cell.cell_type == "code"}
+
+
+def printed(outputs: list[Any]) -> str:
+    """Return the text of a cell's outputs; the build puts all that is printed into the first, and keeps the others."""
+    texts: list[str] = []
+    for output in outputs:
+        text = words(said(output))
+        if output.output_type != "stream" or text not in " ".join(texts):
+            texts.append(text)
+    return words(" ".join(texts))
 
 
 TOLD = """

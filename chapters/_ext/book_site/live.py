@@ -36,6 +36,7 @@ ELSEWHERE = {
     "collectives.backends": "start ranks",
     "collectives.bench.results": "read recorded rows",
     "collectives_book.computed": "read recorded rows",
+    "collectives_book.measured_machines.samples": "read recorded rows",
     "collectives_course.local": "start ranks",
     "collectives_course.assignment": "read an assignment",
 }
