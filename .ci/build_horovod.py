@@ -136,7 +136,7 @@ def key() -> str:
 
 
 def with_nccl() -> str:
-    """Return the same for a wheel with NCCL: its version may be any of this environment, so it is no part."""
+    """Return the key of a wheel with NCCL; NCCL's version is no part of it, because any version serves."""
     return f"{key()}-nccl"
 
 

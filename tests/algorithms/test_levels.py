@@ -160,7 +160,7 @@ def test_near_ranks_exchange_the_long_messages() -> None:
 
 
 def test_places_taken_for_ranks_are_found_by_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the far digit first every sum is right, too, but long messages leave the nodes."""
+    """Plant the far digit first: every sum is right, but long messages leave the nodes."""
     monkeypatch.setattr(compose, "rank_of_part", lambda sizes: np.arange(prod(sizes)))
     verify(build("reduce_scatter", NEAR_FIRST, 64))
     assert leaving("reduce_scatter", NEAR_FIRST) == pytest.approx(7)

@@ -20,7 +20,7 @@ SMALL = FULL | {"sizes": [4, "1M"], "rivals": ["gloo", "mpi", "mpi:sm"], "launch
 
 
 def test_every_launch_comes_in_turn_and_rivals_that_poll_have_few() -> None:
-    """Of each launch's number all are over before the next begins, and no two measurements fall together."""
+    """Check that all measurements of a launch end before the next launch begins."""
     launches = group_by_launch(Rivals.given(FULL).measurements())
     numbers = [parts[0].launch for parts in launches]
     assert numbers == sorted(numbers)

@@ -57,7 +57,7 @@ def packages(source: str, library: Path) -> tuple[set[str], set[str]]:
 
 @cache
 def _of_file(library: Path, module: str) -> list[str]:
-    """Return what a module imports; nothing for a name that is no module."""
+    """Return the modules that a module imports, and an empty list if there is no file of that name."""
     path = library.joinpath(*module.split("."))
     files = [each for each in (path / "__init__.py", path.with_suffix(".py")) if each.is_file()]
     return [it for file in files for it in imports(file.read_text("utf8"), of_functions=False)]

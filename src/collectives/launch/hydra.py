@@ -1,4 +1,4 @@
-"""Where MPICH and Intel MPI are installed, whose mpiexec starts ranks: both call this launcher Hydra.
+"""Start ranks by the mpiexec of MPICH or Intel MPI, which is called Hydra, and find where they are installed.
 
 Their programs and libraries have the names of Open MPI's, so each is installed into a folder of its
 own, which COLLECTIVES_MPI lists, separated like those in PATH:
