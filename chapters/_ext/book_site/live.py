@@ -31,14 +31,15 @@ LIBRARY = ("collectives", "collectives_book", "collectives_course")
 DATA = (".py", ".yaml", ".json")
 # What a page's Python has beside the standard library; of pydantic, numba the page has what the simulator needs.
 AVAILABLE = {"numpy", "pandas", "matplotlib", "cycler", "seaborn", "yaml", "pydantic", "numba"}
-# Modules of ours that do what a page cannot, or that read what the site does not bring.
+# Modules of ours that read what the site does not bring, or that do what a page cannot: readers import
+# modules that start ranks, so the first of a cell's modules in this order names its reason.
 ELSEWHERE = {
-    "collectives.backends": "start ranks",
     "collectives.bench.results": "read recorded rows",
     "collectives_book.computed": "read recorded rows",
     "collectives_book.measured_machines.samples": "read recorded rows",
-    "collectives_course.local": "start ranks",
     "collectives_course.assignment": "read an assignment",
+    "collectives.backends": "start ranks",
+    "collectives_course.local": "start ranks",
 }
 FILES = re.compile(r"experiments/|\.\./|\.(csv|jsonl?|parquet|ya?ml)$")
 NOT_SHOWN = {"remove-cell", "remove-input"}
@@ -198,7 +199,8 @@ def reason_of(source: str) -> str:
     if any(isinstance(text, str) and FILES.search(text) for text in texts):
         return "read recorded rows"
     needed, modules = packages(source, SOURCES)
-    for module in ELSEWHERE.keys() & modules:
-        return ELSEWHERE[module]
+    reasons = [reason for module, reason in ELSEWHERE.items() if module in modules]
+    if reasons:
+        return reasons[0]
     missing = sorted(needed - AVAILABLE - set(sys.stdlib_module_names))
     return f"need {missing[0]}" if missing else ""
