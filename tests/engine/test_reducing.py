@@ -70,6 +70,19 @@ def test_the_place_may_be_any_operand(place: int | None, n: int, dtype: torch.dt
     assert torch.equal(into, total)
 
 
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32, torch.int64])
+@pytest.mark.parametrize("n", [1, BLOCK - 1, 2 * BLOCK + 1])
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_place_may_be_one_of_two(place: int, n: int, dtype: torch.dtype) -> None:
+    for op in (SUM, dist.ReduceOp.MAX):
+        made = torch.Generator().manual_seed(n)
+        operands = [(100 * torch.randn(n, generator=made)).to(dtype) for _ in range(2)]
+        expected, kept = OPS[op].combine(*operands), operands[1 - place].clone()
+        run(op, operands[place], operands)
+        assert torch.equal(operands[place], expected)
+        assert torch.equal(operands[1 - place], kept)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_threads_combine_at_the_same_time(dtype: torch.dtype) -> None:
     """Memory that one thread has freed goes to another, where threads are more than the arenas of malloc."""

@@ -323,7 +323,8 @@ class BoundedCache(Generic[Value]):
         found = self._values.get(key)
         if found is None:
             return None
-        self._values.move_to_end(key)
+        if self._used > self._most // 2:  # else nothing is evicted soon, and it would cost 0.4 us
+            self._values.move_to_end(key)
         return found[0]
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:

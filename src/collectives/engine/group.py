@@ -174,7 +174,7 @@ class Caller:
 
     def perform(self, call: Call, made: CompiledCall | None = None) -> Performed:
         """Perform a call, which may be compiled already; the function `perform` says how."""
-        if self._refusal or not self._lock.acquire(blocking=False):
+        if self._refusal or not self._lock.acquire(False):
             raise RuntimeError(self._refused())
         try:
             if made is None:
@@ -194,7 +194,7 @@ class Caller:
 
     def prepare(self, call: Call) -> PreparedCall:
         """Compile a call that is performed later, again and again."""
-        if self._refusal or not self._lock.acquire(blocking=False):
+        if self._refusal or not self._lock.acquire(False):
             raise RuntimeError(self._refused())
         try:
             return PreparedCall(self, call, self._compile(call_key(call)))

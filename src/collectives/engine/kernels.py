@@ -149,7 +149,7 @@ def divide_integers(into: Array, one: Array, ranks: int, count: int) -> None:
 
 
 class Kernels(NamedTuple):
-    """Addresses of what combines two arrays, divides a sum, widens and rounds.
+    """Addresses of what combines two arrays, adds one to another, divides a sum, widens and rounds.
 
     0 for what is not needed.
 
@@ -157,6 +157,7 @@ class Kernels(NamedTuple):
     """
 
     combine: int
+    add_to: int
     divide: int
     widen: int
     narrow: int
@@ -170,14 +171,16 @@ KERNELS = np.dtype([(name, np.int64) for name in Kernels._fields])  # the same f
 def kernels(op: Any, dtype: torch.dtype) -> Kernels:
     """Return what reduces this dtype by this op; what is only moved needs no kernel."""
     if op is None:
-        return Kernels(0, 0, 0, 0, dtype.itemsize)
+        return Kernels(0, 0, 0, 0, 0, dtype.itemsize)
     if dtype == torch.bool:
-        return Kernels(address(OPS[op].of_bools, BYTES, BYTES, BYTES), 0, 0, 0, 1)
+        return Kernels(address(OPS[op].of_bools, BYTES, BYTES, BYTES), 0, 0, 0, 0, 1)
     widen, narrow = CONVERSIONS.get(dtype, (None, None))
     wide = array_of(getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch.")))
     by = divide_floats if dtype.is_floating_point else divide_integers
+    in_place = OPS[op].in_place
     return Kernels(
         address(OPS[op].loop, wide, wide, wide),
+        address(in_place, wide, wide, wide) if in_place and not widen else 0,
         address(by, wide, wide, types.int64) if op == dist.ReduceOp.AVG else 0,
         address(widen, wide, HALVES, HALVES) if widen else 0,
         address(narrow, HALVES, wide, wide) if narrow else 0,
@@ -207,6 +210,9 @@ def combine(kernels: Record, into: int, operands: Ints, count: int) -> None:
         memmove(into, operands[0], count * kernels.size)
     elif len(operands) == 2 and not kernels.widen and into not in (operands[0], operands[1]):
         call_kernel(kernels.combine, into, operands[0], operands[1], count)
+    elif len(operands) == 2 and kernels.add_to:
+        other = operands[1] if into == operands[0] else operands[0]
+        call_kernel(kernels.add_to, into, other, 0, count)
     else:
         # An argument: after its last use numba would free it.
         aside = np.empty(4 * BLOCK * WIDEST, np.uint8)

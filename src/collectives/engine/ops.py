@@ -19,6 +19,12 @@ def add(into: Array, one: Array, other: Array, count: int) -> None:
         into[i] = one[i] + other[i]
 
 
+def add_to(into: Array, other: Array, _: Array, count: int) -> None:
+    """Add to what is there. As `add` with one array twice, it would go element by element."""
+    for i in range(count):
+        into[i] += other[i]
+
+
 def multiply(into: Array, one: Array, other: Array, count: int) -> None:
     """Multiply."""
     for i in range(count):
@@ -60,20 +66,23 @@ def bitwise_xor(into: Array, one: Array, other: Array, count: int) -> None:
 class Op(NamedTuple):
     """What performs an op: torch's function on tensors, a loop on arrays, and the loop on bools.
 
-    ``row_name`` is its name in settings and rows of measurements, empty if it is not measured.
+    ``in_place`` is the loop whose first operand is its place, for an op with which it pays: the sums
+    of training. It may swap the two operands, because a sum of two has the same bits in either
+    order. ``row_name`` is its name in settings and rows of measurements, empty if it is not measured.
     """
 
     combine: Callable[..., Any]
     loop: Kernel
     of_bools: Kernel
+    in_place: Kernel | None = None
     is_bitwise: bool = False
     row_name: str = ""
 
 
 # Their order is part of the signature of a call, by which ranks compare what they call.
 OPS: dict[Any, Op] = {
-    dist.ReduceOp.SUM: Op(torch.add, add, bitwise_or, row_name="sum"),
-    dist.ReduceOp.AVG: Op(torch.add, add, bitwise_or, row_name="avg"),
+    dist.ReduceOp.SUM: Op(torch.add, add, bitwise_or, add_to, row_name="sum"),
+    dist.ReduceOp.AVG: Op(torch.add, add, bitwise_or, add_to, row_name="avg"),
     dist.ReduceOp.PRODUCT: Op(torch.mul, multiply, bitwise_and, row_name="prod"),
     dist.ReduceOp.MAX: Op(torch.maximum, maximum, bitwise_or, row_name="max"),
     dist.ReduceOp.MIN: Op(torch.minimum, minimum, bitwise_and, row_name="min"),

@@ -88,9 +88,9 @@ SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank
 # Nanoseconds of yielding before a rank sleeps, and of its sleep.
 SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100
 
-# Nanoseconds of yielding before a rank leaves a core that it shares with the peer, and before it
-# does so again. Ranks share one if there are fewer cores than ranks, so then they stay.
-MOVE_AFTER, MOVE_AGAIN = BILLION // 50_000, BILLION // 1000
+# Nanoseconds before a rank leaves a core again that it shares with the peer for which it waits. Ranks
+# share one if there are fewer cores than ranks, so then they stay.
+MOVE_AGAIN = BILLION // 1000
 
 # Bytes of a rank's header: its count and, beside it, digests of its last two calls, and the core on
 # which it has last run; then, of the two calls, the signatures and the splits.
@@ -266,11 +266,8 @@ def _await(me: Any, call: Any, peer: int, mark: int) -> int:
             yielding = yielding or time
             if time > yielding + PAUSE_AFTER:
                 return PAUSE
-            if (
-                me.rank > peer
-                and me.spins
-                and time > max(yielding + MOVE_AFTER, me.moved + MOVE_AGAIN)
-            ):
+            # Before the first yield, because on one core the peer is done when this rank runs again.
+            if me.rank > peer and me.spins and time > me.moved + MOVE_AGAIN:
                 _leave_core_of(me, peer, time)
             if time > yielding + SLEEP_AFTER:
                 _sleep(me, peer, mark)
@@ -514,7 +511,7 @@ def _hash(signature: bytes) -> int:
 
 
 def _no_data(signature: bytes) -> SharedCall:
-    return _shared_call(NOTHING, NO_EDGES, 1, 1, Kernels(0, 0, 0, 0, 1), signature)
+    return _shared_call(NOTHING, NO_EDGES, 1, 1, Kernels(0, 0, 0, 0, 0, 1), signature)
 
 
 class SharedMemory(Tcp):

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.core.schedule import Ints
 from collectives.engine.handshake import HEADER
-from collectives.engine.kernels import KERNELS
+from collectives.engine.kernels import KERNELS, Kernels
 from collectives.engine.program import (
     Average,
     Instruction,
@@ -89,7 +89,7 @@ CALL = np.dtype(
         ("failed_why", np.int64),  # … and the system's reason, or one of those below
     ]
 )
-CALL_FORMAT = struct.Struct("=13q")
+CALL_FORMAT = struct.Struct(f"={8 + len(Kernels._fields)}q")  # the words before the two lists
 # The peer has closed; another header came than was expected, which is kept.
 CLOSED, DIFFERENT = 0, -1
 
