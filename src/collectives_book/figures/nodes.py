@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from collectives.figures.style import Picture, Theme
 from collectives_book.figures import kit
@@ -32,7 +32,8 @@ RAILS_ALT = (
 TOKEN_ALT = (
     "A token on GPU 1 of node 0 goes to experts on GPU 3 of its node and on GPUs 2 and 3 of "
     "node 1. With a copy for each expert two copies cross the network. With a copy for each "
-    "node one copy goes to GPU 1 of node 1, which passes it on inside the node"
+    "node one copy goes to GPU 1 of node 1, which passes it on inside the node. Results come "
+    "back the same way: GPU 1 of node 1 adds those of its node, and one sum crosses"
 )
 
 
@@ -157,42 +158,54 @@ SENDER = Spot(0, 1)
 EXPERTS = (Spot(0, 3), Spot(1, 2), Spot(1, 3))
 ON_RAIL = Spot(1, 1)
 COPIES: Mapping[str, Sequence[Copy]] = {
-    "a copy for each expert": [Copy(SENDER, expert) for expert in EXPERTS],
-    "a copy for each node": [
+    "dispatch, a copy for each expert": [Copy(SENDER, expert) for expert in EXPERTS],
+    "dispatch, a copy for each node": [
         Copy(SENDER, Spot(0, 3)),
         Copy(SENDER, ON_RAIL),
         Copy(ON_RAIL, Spot(1, 2)),
         Copy(ON_RAIL, Spot(1, 3)),
     ],
+    "combine: GPU 1 of node 1 adds what its node sends": [
+        Copy(Spot(1, 2), ON_RAIL),
+        Copy(Spot(1, 3), ON_RAIL),
+        Copy(ON_RAIL, SENDER),
+        Copy(Spot(0, 3), SENDER),
+    ],
 }
-# The middles of each node's row of GPUs, and the distance from there to a box's edge.
-ROWS = (0.9, 3.5)
-EDGE = 0.25
+# Half the height of a GPU's box; the distance of the first GPUs of both nodes.
+EDGE, NEXT_NODE = 0.25, 4.7
+MEANING = {
+    "has the token": RAILS[0],
+    "have its experts": RAILS[2],
+    "over the network": RAILS[1],
+}
 
 
 def one_token() -> Picture:
-    """Return the way of one token to three experts: a copy for each expert, and a copy for each node beside it."""
+    """Return the way of one token to three experts by two kinds of dispatch, and the way of their results back."""
 
     def paint(figure: Figure, theme: Theme) -> None:
-        panels = figure.subplots(1, len(COPIES))
+        panels = figure.subplots(len(COPIES), 1)
         for axes, (name, copies) in zip(panels, COPIES.items(), strict=True):
-            axes.set_xlim(-0.2, 4.6)
-            axes.set_ylim(4.6, -0.4)
+            axes.set_xlim(-0.65, NEXT_NODE + GPUS - 0.35)
+            axes.set_ylim(-1.0, 1.25)
             axes.axis("off")
             axes.set_title(name, **kit.TITLE)
-            for node in range(len(ROWS)):
+            for node in range(2):
                 _row(axes, theme, node)
             for copy in copies:
                 _arrow(axes, theme, copy)
+        handles = [Patch(color=colour, label=text) for text, colour in MEANING.items()]
+        figure.legend(handles=handles, loc="outside lower left", ncols=len(MEANING), fontsize=9)
 
-    return kit.drawn(paint, TOKEN_ALT, 3.0)
+    return kit.drawn(paint, TOKEN_ALT, 4.6)
 
 
 def _row(axes: Axes, theme: Theme, node: int) -> None:
     """Draw a node as one row of GPUs, the sender and the experts in colour."""
-    y = ROWS[node]
-    kit.outline(axes, theme, (-0.1, y - 0.8), 4.6, 1.5)
-    axes.text(0.0, y - 0.6, f"node {node}", va="center", fontsize=8.5)
+    left = _x(Spot(node, 0)) - 0.6
+    kit.outline(axes, theme, (left, -0.95), GPUS + 0.2, 1.35)
+    axes.text(left + 0.1, -0.75, f"node {node}", va="center", fontsize=8.5)
     for gpu in range(GPUS):
         spot = Spot(node, gpu)
         colour = theme.ground
@@ -200,29 +213,29 @@ def _row(axes: Axes, theme: Theme, node: int) -> None:
             colour = RAILS[0]
         elif spot in EXPERTS:
             colour = RAILS[2]
-        _box(axes, theme, (_x(spot), y), (0.85, 0.5), f"GPU {gpu}", colour)
+        _box(axes, theme, (_x(spot), 0.0), (0.86, 2 * EDGE), f"GPU {gpu}", colour)
 
 
 def _arrow(axes: Axes, theme: Theme, copy: Copy) -> None:
-    """Draw a copy's way: a bow below the boxes inside a node, a straight line between nodes."""
-    source, target = copy
-    bottom = ROWS[source.node] + EDGE
-    if source.node == target.node:
-        end, bow, colour = ROWS[target.node] + EDGE, 0.35, theme.ink
-    else:
-        end, bow, colour = ROWS[target.node] - EDGE, 0.0, RAILS[1]
+    """Draw a copy's way: a bow below the boxes inside a node, above them between the nodes."""
+    begin, end = _x(copy.source), _x(copy.target)
+    is_inside = copy.source.node == copy.target.node
+    bow = 0.3 if is_inside else -0.2
+    if begin > end:
+        bow = -bow
+    y = -EDGE if is_inside else EDGE
     arrow = FancyArrowPatch(
-        (_x(source), bottom),
-        (_x(target), end),
+        (begin, y),
+        (end, y),
         connectionstyle=f"arc3,rad={bow}",
         arrowstyle="-|>",
         mutation_scale=11,
-        color=colour,
+        color=theme.ink if is_inside else RAILS[1],
         lw=1.4,
     )
     axes.add_patch(arrow)
 
 
 def _x(spot: Spot) -> float:
-    """Return the middle of a GPU's box in its node's row."""
-    return 0.55 + 1.15 * spot.gpu
+    """Return the middle of a GPU's box."""
+    return spot.gpu + NEXT_NODE * spot.node
