@@ -9,7 +9,7 @@ from collectives.figures.style import Picture
 from collectives.machine import Link
 from collectives.units import format_bytes
 from collectives_book.figures import kit
-from collectives_book.figures.charts import Curves
+from collectives_book.figures.charts import Curves, Dots
 from collectives_book.figures.statements import Rows
 
 
@@ -38,20 +38,26 @@ def against_factor(rows: Rows) -> Picture:
 
 
 def against_position(rows: Rows) -> Picture:
-    """Return the time of one size against the host whose link is slower."""
-    return _time(
-        by_position(rows),
-        "slow_host",
-        (kit.Axis("the slow host", "{:g}".format), kit.US._replace(base=0)),
-    )
+    """Return the time of one size on a line for each host whose link was slower."""
+    rows = by_position(rows)
+    if rows.empty:
+        return kit.nothing()
+    named = rows.assign(host=rows.slow_host.map("slow: host {:g}".format))
+    chart = Dots(named, "median_us", "host", kit.US._replace(base=0), "algorithm")
+    chart.points(("low_us", "high_us")).predicted("simulated_us")
+    return chart.picture(_about(rows))
 
 
 def _time(rows: Rows, x: str, axes: tuple[kit.Axis, kit.Axis]) -> Picture:
-    about = f"Measured all-reduce of {' and '.join(map(format_bytes, rows.bytes.unique()))} with one slower link"
     if rows.empty:
         return kit.nothing()
     chart = Curves(rows, x, "median_us", "algorithm", axes)
-    return chart.simulated("simulated_us").points(("low_us", "high_us")).picture(about)
+    return chart.simulated("simulated_us").points(("low_us", "high_us")).picture(_about(rows))
+
+
+def _about(rows: Rows) -> str:
+    sizes = " and ".join(map(format_bytes, rows.bytes.unique()))
+    return f"Measured all-reduce of {sizes} with one slower link"
 
 
 def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
