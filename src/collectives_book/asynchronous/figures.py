@@ -93,7 +93,7 @@ def staleness(rows: Rows) -> Picture:
     histograms = {called: added(runs.staleness) for called, runs in modes(rows)}
 
     def paint(figure: Figure, _: Theme) -> None:
-        panels = figure.subplots(1, len(histograms), squeeze=False)[0]
+        panels = figure.subplots(1, len(histograms), squeeze=False, sharey=True)[0]
         for axes, (called, counts) in zip(panels, histograms.items(), strict=True):
             values = range(len(counts))
             shares = np.divide(counts, sum(counts))

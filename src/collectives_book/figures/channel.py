@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
@@ -51,7 +53,7 @@ def channel() -> Picture:
     return kit.drawn(paint, ABOUT, 2.3)
 
 
-def _say(axes: Axes, place: tuple[float, float], text: str, **look: str) -> None:
+def _say(axes: Axes, place: tuple[float, float], text: str, **look: Any) -> None:
     axes.text(*place, text, ha="center", va="center", fontsize=9, **look)
 
 

@@ -123,7 +123,7 @@ def series(rows: Rows) -> Rows:
 
 
 def speed(rows: Rows) -> Picture:
-    """Return samples per second by workers: measured, predicted, published, and as fast as alone."""
+    """Return samples per second by workers: measured, predicted, published, and with linear scaling."""
     linear = rows.assign(alone=rows.ranks * alone(rows))
     about = "Samples per second by workers, beside points that Baidu published"
     return _by_workers(linear, published.SAMPLES, "samples per second", about, bound="alone")
@@ -152,7 +152,7 @@ def _by_workers(
     chart = Curves(series(rows), "ranks", rate, "series", axes, LOOKS.__getitem__)
     chart.simulated(predicted, "predicted").points((low, high)).published(seen, BAIDU)
     if bound:
-        chart.bound(bound, "as fast as alone")
+        chart.bound(bound, "linear scaling")
     return chart.picture(about)
 
 
