@@ -47,10 +47,19 @@ def choose(layer: Layer, limit: int, popularity: Any = 1.0) -> NDArray[np.int64]
     be chosen first.
     """
     score = np.random.default_rng(0).gumbel(size=(TOKENS, layer.experts)) + np.log(popularity)
-    by_node = score.reshape(TOKENS, layer.nodes, -1)
+    by_node = score.reshape(
+        TOKENS,
+        layer.nodes,
+        -1,
+    )
     best = np.sort(by_node, axis=2)[..., -2:].sum(axis=2)
     left_out = np.argsort(best, axis=1)[:, : layer.nodes - limit]
-    np.put_along_axis(by_node, left_out[..., None], -np.inf, axis=1)
+    np.put_along_axis(
+        by_node,
+        left_out[..., None],
+        -np.inf,
+        axis=1,
+    )
     return np.argsort(score, axis=1)[:, -layer.top :]
 
 
@@ -64,14 +73,19 @@ def copies(layer: Layer) -> dict[str, float]:
     """
     _check(layer)
     anywhere = choose(layer, layer.nodes)
+    gpu = anywhere * layer.nodes * layer.gpus // layer.experts
     near = choose(layer, min(layer.limit, layer.nodes))
-    all_gpus = layer.nodes * layer.gpus
     return {
         "for each expert": _leaving(anywhere, layer.experts // layer.nodes),
-        "for each GPU": _leaving(anywhere * all_gpus // layer.experts, layer.gpus),
-        "for each node": _leaving(anywhere * layer.nodes // layer.experts, 1),
-        f"of at most {layer.limit}": _leaving(near * layer.nodes // layer.experts, 1),
+        "for each GPU": _leaving(gpu, layer.gpus),
+        "for each node": _leaving(_node(layer, anywhere), 1),
+        f"of at most {layer.limit}": _leaving(_node(layer, near), 1),
     }
+
+
+def _node(layer: Layer, experts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the nodes of experts."""
+    return experts * layer.nodes // layer.experts
 
 
 def _check(layer: Layer) -> None:
@@ -87,7 +101,14 @@ def _check(layer: Layer) -> None:
 def _leaving(places: NDArray[np.int64], own: int) -> float:
     """Return how many different places a token goes to, except for the first ``own`` ones."""
     places = np.sort(places, axis=1)
-    is_new = np.diff(places, axis=1, prepend=-1) > 0
+    is_new = (
+        np.diff(
+            places,
+            axis=1,
+            prepend=-1,
+        )
+        > 0
+    )
     return float((is_new & (places >= own)).sum() / len(places))
 
 
@@ -101,8 +122,8 @@ def times(**changed: float) -> pd.DataFrame:
     [8.7, 8.2, 4.6, 2.5]
     """
     layer = Layer(**changed)  # type: ignore[arg-type]
-    counted = copies(layer)
-    sent = pd.Series(counted) * layer.tokens * layer.width / layer.port * 1e3
+    counted = pd.Series(copies(layer))
+    sent = counted * layer.tokens * layer.width / layer.port * 1e3
     operations = layer.tokens * layer.top * 3 * 2 * layer.width * layer.hidden
     computing = operations / layer.rate * 1e3
     columns = {
@@ -121,7 +142,11 @@ def routings(layer: Layer) -> dict[str, NDArray[np.float64]]:
     return {
         "uniform": np.ones(layer.experts),
         "Zipf": 1 / (1 + place),
-        "incast": np.where(place < 4, 1 / 16, 3 / 4 / (layer.experts - 4)),
+        "incast": np.where(
+            place < 4,
+            1 / 16,
+            3 / 4 / (layer.experts - 4),
+        ),
     }
 
 
@@ -141,20 +166,40 @@ def loads(**changed: float) -> pd.DataFrame:
     places = [random.permutation(layer.experts) for _ in range(PLACES)]
     lines = {}
     for name, popularity in routings(layer).items():
-        chosen = choose(layer, layer.nodes, popularity)
+        chosen = choose(
+            layer,
+            layer.nodes,
+            popularity,
+        )
         found = [_loads(layer, place[chosen]) for place in places]
         lines[name] = np.median(found, axis=0)
     names = ["busiest port ÷ mean", "busiest GPU ÷ mean"]
-    return pd.DataFrame.from_dict(lines, "index", columns=names)
+    return pd.DataFrame.from_dict(
+        lines,
+        "index",
+        columns=names,
+    )
 
 
 def _loads(layer: Layer, chosen: NDArray[np.int64]) -> tuple[float, float]:
     """Return both loads where these experts are chosen, in the order of their GPUs."""
     gpus = layer.nodes * layer.gpus
     home = (np.arange(TOKENS) % gpus)[:, None]
-    node = np.sort(chosen * layer.nodes // layer.experts, axis=1)
-    is_sent = (np.diff(node, axis=1, prepend=-1) > 0) & (node != home // layer.gpus)
+    node = np.sort(_node(layer, chosen), axis=1)
+    is_first = (
+        np.diff(
+            node,
+            axis=1,
+            prepend=-1,
+        )
+        > 0
+    )
+    is_sent = is_first & (node != home // layer.gpus)
     port = node * layer.gpus + home % layer.gpus
     received = np.bincount(port[is_sent], minlength=gpus)
-    computed = np.bincount((chosen * gpus // layer.experts).ravel(), minlength=gpus)
-    return received.max() / received.mean(), computed.max() / computed.mean()
+    gpu = chosen * gpus // layer.experts
+    computed = np.bincount(gpu.ravel(), minlength=gpus)
+    return (
+        received.max() / received.mean(),
+        computed.max() / computed.mean(),
+    )

@@ -13,7 +13,13 @@ from collectives_book.experts import Layer
     [(256, 8, 8, 8), (64, 6, 4, 8), (60, 4, 3, 5), (128, 8, 16, 1)],
 )
 def test_copies_are_those_of_chance(all_experts: int, top: int, nodes: int, gpus: int) -> None:
-    layer = Layer(experts=all_experts, top=top, nodes=nodes, gpus=gpus, limit=nodes)
+    layer = Layer(
+        experts=all_experts,
+        top=top,
+        nodes=nodes,
+        gpus=gpus,
+        limit=nodes,
+    )
     counted = experts.copies(layer)
 
     def other_places(count: int, others: int) -> float:
@@ -41,7 +47,11 @@ def test_a_router_takes_experts_of_few_nodes() -> None:
 
 
 def test_one_node_sends_nothing() -> None:
-    table = experts.times(nodes=1, gpus=8, limit=1)
+    table = experts.times(
+        nodes=1,
+        gpus=8,
+        limit=1,
+    )
     assert not table.copies.any()
     assert not table.exposed.any()
 

@@ -31,30 +31,101 @@ def channel() -> Picture:
         axes.set(xlim=(-0.1, 8.9), ylim=(-1.35, 1.7))
         axes.axis("off")
         for gpu, (left, work) in enumerate(
-            zip(KERNELS, ("sends segment 5", "adds segment 2,\nsends it on"), strict=True)
+            zip(
+                KERNELS,
+                ("sends segment 5", "adds segment 2,\nsends it on"),
+                strict=True,
+            )
         ):
-            kit.outline(axes, theme, (left, -0.55), 1.9, 1.3)
-            _say(axes, (left + 0.95, 1.0), f"kernel on GPU {gpu}")
-            _say(axes, (left + 0.95, 0.1), work)
+            kit.outline(
+                axes,
+                theme,
+                (left, -0.55),
+                1.9,
+                1.3,
+            )
+            _say(
+                axes,
+                (left + 0.95, 1.0),
+                f"kernel on GPU {gpu}",
+            )
+            _say(
+                axes,
+                (left + 0.95, 0.1),
+                work,
+            )
         for slot in range(SLOTS):
             corner = (LEFT + SLOT * slot, -0.2)
             if slot in FULL:
-                kit.fill(axes, BLUE, corner, SLOT, 0.6)
+                kit.fill(
+                    axes,
+                    BLUE,
+                    corner,
+                    SLOT,
+                    0.6,
+                )
                 middle = (corner[0] + SLOT / 2, 0.1)
-                _say(axes, middle, str(slot), color=kit.readable_on(BLUE))
-            kit.outline(axes, theme, corner, SLOT, 0.6)
+                _say(
+                    axes,
+                    middle,
+                    str(slot),
+                    color=kit.readable_on(BLUE),
+                )
+            kit.outline(
+                axes,
+                theme,
+                corner,
+                SLOT,
+                0.6,
+            )
         right = LEFT + SLOT * SLOTS
-        _say(axes, ((LEFT + right) / 2, 1.0), "eight slots, 512 KiB each,\nin the memory of GPU 1")
-        _arrow(axes, BLUE, (1.9, 0.1), (LEFT, 0.1))
-        _arrow(axes, BLUE, (right, 0.1), (KERNELS[1], 0.1))
-        _arrow(axes, GREEN, (KERNELS[1] + 0.6, -0.55), (1.3, -0.55), "arc3,rad=-0.12")
-        _say(axes, ((LEFT + right) / 2, -1.25), "this slot is free again", color=theme.ink)
+        _say(
+            axes,
+            ((LEFT + right) / 2, 1.0),
+            "eight slots, 512 KiB each,\nin the memory of GPU 1",
+        )
+        _arrow(
+            axes,
+            BLUE,
+            (1.9, 0.1),
+            (LEFT, 0.1),
+        )
+        _arrow(
+            axes,
+            BLUE,
+            (right, 0.1),
+            (KERNELS[1], 0.1),
+        )
+        _arrow(
+            axes,
+            GREEN,
+            (KERNELS[1] + 0.6, -0.55),
+            (1.3, -0.55),
+            "arc3,rad=-0.12",
+        )
+        _say(
+            axes,
+            ((LEFT + right) / 2, -1.25),
+            "this slot is free again",
+            color=theme.ink,
+        )
 
-    return kit.drawn(paint, ABOUT, 2.3)
+    return kit.drawn(
+        paint,
+        ABOUT,
+        2.3,
+    )
 
 
 def _say(axes: Axes, place: tuple[float, float], text: str, **look: Any) -> None:
-    axes.text(*place, text, ha="center", va="center", fontsize=9, **look)
+    axes.text(
+        *place,
+        text,
+        ha="center",
+        va="center",
+        fontsize=9,
+        **look,
+    )
 
 
 def _arrow(

@@ -21,7 +21,9 @@ ABOUT = (
 
 def hang() -> Picture:
     """Return the timeline: three ranks wait in call 6 until their timeout, and rank 2 has not made it."""
-    bars = [bar for rank in range(RANKS) for bar in _bars(rank)]
+    bars: list[dict[str, object]] = []
+    for rank in range(RANKS):
+        bars += _bars(rank)
     rows = pd.DataFrame(bars).fillna({"text": ""}).assign(panel="")
     axis = kit.Axis("seconds", "{:.0f}".format)
     return lanes(rows, axis, ABOUT, COLOURS, facet="panel")
@@ -29,7 +31,9 @@ def hang() -> Picture:
 
 def _bars(rank: int) -> list[dict[str, object]]:
     """Return what one rank does, one bar after another."""
-    lane, now, bars = f"rank {rank}", 0.0, []
+    lane = f"rank {rank}"
+    now = 0.0
+    bars: list[dict[str, object]] = []
     for call in range(FIRST, LAST + 1):
         is_last = call == LAST
         computes = COMPUTES + (TIMEOUT if is_last and rank == MISSING else 0.0)
@@ -38,7 +42,13 @@ def _bars(rank: int) -> list[dict[str, object]]:
         if is_last and rank == MISSING:
             break
         what, takes = ("waits in it", TIMEOUT) if is_last else ("all-reduce", SUMS)
-        bar = {"lane": lane, "begin": now, "end": now + takes, "what": what, "text": f"{call}"}
+        bar = {
+            "lane": lane,
+            "begin": now,
+            "end": now + takes,
+            "what": what,
+            "text": f"{call}",
+        }
         bars.append(bar)
         now += takes
     return bars

@@ -28,16 +28,50 @@ def pod() -> Picture:
         axes.set(xlim=(-1.15, 8.6), ylim=(NODES * APART + 0.3, -0.75))
         axes.axis("off")
         for node in range(NODES):
-            axes.text(-1.1, node * APART + EDGE / 2, f"node {node}", va="center", fontsize=9)
+            axes.text(
+                -1.1,
+                node * APART + EDGE / 2,
+                f"node {node}",
+                va="center",
+                fontsize=9,
+            )
             for gpu in range(GPUS):
                 corner = (gpu * EDGE * 1.15, node * APART)
-                kit.fill(axes, theme.faint, corner, EDGE, EDGE)
-                kit.outline(axes, theme, corner, EDGE, EDGE)
-        axes.text(0, -0.4, "64 GPUs, a sequence on each", fontsize=9.5, fontweight="bold")
-        axes.text(BAR, -0.4, "the memory of one", fontsize=9.5, fontweight="bold")
+                kit.fill(
+                    axes,
+                    theme.faint,
+                    corner,
+                    EDGE,
+                    EDGE,
+                )
+                kit.outline(
+                    axes,
+                    theme,
+                    corner,
+                    EDGE,
+                    EDGE,
+                )
+        axes.text(
+            0,
+            -0.4,
+            "64 GPUs, a sequence on each",
+            fontsize=9.5,
+            fontweight="bold",
+        )
+        axes.text(
+            BAR,
+            -0.4,
+            "the memory of one",
+            fontsize=9.5,
+            fontweight="bold",
+        )
         _memory(axes, theme)
 
-    return kit.drawn(paint, ABOUT, 3.4)
+    return kit.drawn(
+        paint,
+        ABOUT,
+        3.4,
+    )
 
 
 def kept() -> dict[str, float]:
@@ -48,7 +82,13 @@ def kept() -> dict[str, float]:
     """
     whole = needs.state_bytes(one_job.MODEL.parameters)
     rest = whole - 2 * one_job.GRADIENT
-    return dict(zip(STATE, (one_job.GRADIENT, one_job.GRADIENT, rest / one_job.GPUS), strict=True))
+    return dict(
+        zip(
+            STATE,
+            (one_job.GRADIENT, one_job.GRADIENT, rest / one_job.GPUS),
+            strict=True,
+        )
+    )
 
 
 def _memory(axes: Axes, theme: Theme) -> None:
@@ -58,9 +98,40 @@ def _memory(axes: Axes, theme: Theme) -> None:
     y = bottom
     for name, size in kept().items():
         y -= size * tall
-        kit.fill(axes, COLOURS[name], (BAR, y), 0.9, size * tall)
+        kit.fill(
+            axes,
+            COLOURS[name],
+            (BAR, y),
+            0.9,
+            size * tall,
+        )
         label = f"{name}, {size / 1e9:.3g} GB"
-        axes.text(BAR + 1.05, y + size * tall / 2, label, va="center", fontsize=9)
-    axes.text(BAR + 1.05, y / 2, "activations, and room", va="center", fontsize=9)
-    kit.outline(axes, theme, (BAR, 0), 0.9, bottom)
-    axes.text(BAR + 0.45, bottom + 0.2, "80 GB", ha="center", va="center", fontsize=9)
+        axes.text(
+            BAR + 1.05,
+            y + size * tall / 2,
+            label,
+            va="center",
+            fontsize=9,
+        )
+    axes.text(
+        BAR + 1.05,
+        y / 2,
+        "activations, and room",
+        va="center",
+        fontsize=9,
+    )
+    kit.outline(
+        axes,
+        theme,
+        (BAR, 0),
+        0.9,
+        bottom,
+    )
+    axes.text(
+        BAR + 0.45,
+        bottom + 0.2,
+        "80 GB",
+        ha="center",
+        va="center",
+        fontsize=9,
+    )

@@ -33,7 +33,14 @@ def against_factor(rows: Rows) -> Picture:
     return _time(
         by_factor(rows),
         "factor",
-        (kit.Axis("one link slower by", "{:g}×".format, 2), kit.US),
+        (
+            kit.Axis(
+                "one link slower by",
+                "{:g}×".format,
+                2,
+            ),
+            kit.US,
+        ),
     )
 
 
@@ -43,7 +50,13 @@ def against_position(rows: Rows) -> Picture:
     if rows.empty:
         return kit.nothing()
     named = rows.assign(host=rows.slow_host.map("slow: host {:g}".format))
-    chart = Dots(named, "median_us", "host", kit.US._replace(base=0), "algorithm")
+    chart = Dots(
+        named,
+        "median_us",
+        "host",
+        kit.US._replace(base=0),
+        "algorithm",
+    )
     chart.points(("low_us", "high_us")).predicted("simulated_us")
     return chart.picture(_about(rows))
 
@@ -51,7 +64,13 @@ def against_position(rows: Rows) -> Picture:
 def _time(rows: Rows, x: str, axes: tuple[kit.Axis, kit.Axis]) -> Picture:
     if rows.empty:
         return kit.nothing()
-    chart = Curves(rows, x, "median_us", "algorithm", axes)
+    chart = Curves(
+        rows,
+        x,
+        "median_us",
+        "algorithm",
+        axes,
+    )
     return chart.simulated("simulated_us").points(("low_us", "high_us")).picture(_about(rows))
 
 
