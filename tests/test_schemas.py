@@ -29,7 +29,7 @@ KINDS = {
     "weak-scaling": "overlapped",
 }
 # Computed rows that one page shows, and no verb prints.
-OF_ONE_PAGE = ("rounding-errors", "training-calls")
+OF_ONE_PAGE = ("rounding-errors",)
 
 
 def validate(value: Any, name: str, kind: str = "") -> None:

@@ -32,6 +32,7 @@
     <label>${label} <b></b><input type="range" min="0" step="1" data-of="${name}"></label>`;
 
   const TEMPLATE = `
+    <p class="ce-presets">Set it to: </p>
     <div class="ce-sliders">${Object.entries(SLIDERS).map(slider).join("")}</div>
     <p class="ce-verdict" role="status"></p>
     <div class="ce-chart"><div class="ce-picture"></div><div class="ce-labels"></div></div>
@@ -51,9 +52,10 @@
       if (this.started) return;
       this.started = true;
       this.data = JSON.parse(this.querySelector("script").textContent);
-      this.off = new Set();
+      this.off = new Set(this.data.hidden);
       this.innerHTML = `<div class="ce">${TEMPLATE}</div>`;
       for (const input of this.querySelectorAll("input")) this.prepare(input);
+      this.find("presets").append(...this.data.presets.map((preset) => this.preset(preset)));
       this.labels = new Map(this.data.algorithms.map((each) => [each.name, this.label(each)]));
       this.bound = document.createElement("span");
       this.bound.append("lower bound");
@@ -74,6 +76,21 @@
       input.max = offered.length - 1;
       input.value = offered.indexOf(this.data.at[input.dataset.of]);
       input.oninput = () => this.show();
+    }
+
+    /* A button that moves the sliders to a machine, and shows what its switch adds where it has such a switch. */
+    preset({ said, adds, ...at }) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(said);
+      button.onclick = () => {
+        for (const [name, value] of Object.entries(at)) {
+          this.querySelector(`input[data-of=${name}]`).value = this.data[name].indexOf(value);
+        }
+        for (const name of this.data.hidden) adds ? this.off.delete(name) : this.off.add(name);
+        this.show();
+      };
+      return button;
     }
 
     label({ name, colours }) {

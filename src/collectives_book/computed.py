@@ -61,10 +61,6 @@ COMPUTED = {
     ),
     "rounding-errors": Computed("collectives_book.rounding_errors:computed_rows", ROUNDED),
     "slow-host": Computed("collectives_book.computed_rows:slow_host"),
-    "training-calls": Computed(
-        "collectives_book.which_all_reduce:calls",
-        (*SEARCHED, "collectives_book/needs.py"),
-    ),
     "which-all-reduce": Computed("collectives_book.which_all_reduce:computed_rows", SEARCHED),
 }
 

@@ -85,12 +85,3 @@ def exposed(bucket: int, algorithm: str | None = None) -> tuple[float, float]:
         for computing, each in zip((BACKWARD, FORWARD), took, strict=True)
     )
     return after, before
-
-
-def hours(seconds: float, tokens: float = 1e12) -> float:
-    """Return the GPU hours of so many seconds in every step, while the model sees so many tokens.
-
-    >>> round(hours(COMPUTING))
-    33333
-    """
-    return tokens / (GPUS * MODEL.sequence) * seconds * GPUS / 3600

@@ -16,14 +16,15 @@ from collectives.algorithms import ALGORITHMS, candidates
 from collectives.algorithms.levels import SCATTERED, Plan, PlanLevel, is_plan, parse_plan
 from collectives.core.schedule import Schedule, Step
 from collectives.core.traffic import traffic
+from collectives.figures.style import Picture
 from collectives.machine import Machine, machine
 from collectives.search import fastest_plan
 from collectives.simulator import scaling
-from collectives.simulator.scaling import Case, Row, column, regimes, row
-from collectives.units import duration, format_bytes
+from collectives.simulator.scaling import Case, Row, regimes, row
+from collectives_book.figures.decisions import Decision, decisions
 from collectives_book.figures.kit import Rows
+from collectives_book.measured_machines import comparison
 from collectives_book.measured_machines.predictions import fitted
-from collectives_book.needs import MODELS
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -45,6 +46,13 @@ ALWAYS = ("ring", "recursive_doubling", "halving_doubling")
 # Ranks of a level between nodes at most; bytes of a part that is large.
 DIGIT = 4
 PART = 128 * KIB
+
+# Machines on which others measured all-reduces that have a name here, and what their panels say.
+MEASURED = {
+    "marenostrum5": "MareNostrum 5, NCCL: ring and two trees on GPUs, four a node",
+    "leonardo": "Leonardo, Open MPI: ring, recursive doubling, halving-doubling",
+    "lumi": "LUMI, MPI: ring, recursive doubling, halving-doubling",
+}
 
 # By machine, number of ranks and size: the simulations of the algorithms that can be the fastest
 # there.
@@ -73,6 +81,27 @@ def rule(on: Machine, p: int, n: int) -> str:
             return str(Plan((levels[0], PlanLevel("ring", p // near)), segments=2))
         levels[-1] = PlanLevel("one_shot", sizes[-1])
     return str(Plan(tuple(levels)))
+
+
+def drawn_rule() -> Picture:
+    """Return the rule as a drawing, after the question whether a switch adds; examples are for 12 nodes of eight."""
+    return decisions(
+        [
+            Decision(
+                "Does one switch join all\nand add, and is n large?", "Leave it to NCCL: NVLS"
+            ),
+            Decision(
+                "Is n small: does latency\ncost more than bytes?",
+                "Whole levels, as\none_shot8/one_shot3/one_shot4",
+            ),
+            Decision(
+                "Several nodes, and is\nn/p 128 KiB or more?",
+                "Scatter inside, ring outside, as\ndirect8/ring12*2",
+            ),
+        ],
+        "Scatter near levels, exchange far ones,\nas direct8/direct3/one_shot4",
+        "Which all-reduce to take",
+    )
 
 
 def digits(number: int) -> list[int]:
@@ -164,15 +193,24 @@ def best(field: Mapping[str, Row]) -> str:
 
 
 def winners(times: Times) -> Rows:
-    """Return the map: ``title``, ``ranks``, ``bytes``, the best ``algorithm`` of each field, and its ``family``."""
+    """Return the map: ``title``, ``ranks``, ``bytes``, the best ``algorithm`` of each field, and its ``family``.
+
+    ``ahead`` is how much longer the fastest of the others takes, as a share of the winner's time.
+    """
     fields = []
     for name, panel in times.items():
         title, _ = NODES[name]
         for p, columns in panel.items():
             place = {"machine": name, "title": title, "ranks": p}
-            fields += [place | {"bytes": n, "algorithm": best(columns[n])} for n in SIZES]
+            fields += [place | {"bytes": n} | _won(columns[n]) for n in SIZES]
     won = pd.DataFrame(fields)
     return won.assign(family=won.algorithm.map(family))
+
+
+def _won(field: Mapping[str, Row]) -> dict[str, Any]:
+    winner = best(field)
+    next_one = min(row["seconds"] for name, row in field.items() if name != winner)
+    return {"algorithm": winner, "ahead": next_one / field[winner]["seconds"] - 1}
 
 
 def regrets(rows: Rows, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
@@ -214,6 +252,18 @@ def _always(algorithm: str) -> Callable[[Machine, int, int], str]:
 
 def _summary(ratios: list[float]) -> str:
     return f"{median(ratios):.2f}, at worst {max(ratios):.1f}"
+
+
+def measured(name: str) -> Rows:
+    """Return the measured all-reduces of a machine, without Leonardo's run of 128 nodes, which has other sizes."""
+    rows = comparison.ours(name)
+    return rows.query("ranks > 128") if name == "leonardo" else rows
+
+
+def measured_winners(name: str) -> Rows:
+    """Return the measured map of a machine, as `winners` has the simulated one."""
+    won = comparison.winners(measured(name)).assign(title=MEASURED[name])
+    return won.replace({"algorithm": {"hierarchical_tree": "two_tree"}})
 
 
 def losses(name: str, rows: Rows) -> list[dict[str, Any]]:
@@ -286,45 +336,3 @@ def leaving(schedule: Schedule, g: int) -> float:
     by_rank = traffic(between_nodes, n).sent
     by_node = by_rank.reshape(-1, g).sum(axis=1)
     return float(by_node.max() / n)
-
-
-def calls() -> list[dict[str, Any]]:
-    """Return what training Llama 3 8B calls: collective, ranks, bytes, the fastest, and a plain one over it.
-
-    In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all;
-    simulated on `dgx-h100`. The fastest is that of all candidates and plans.
-    """
-    (llama,) = [model for model in MODELS if model.name == "Llama 3 8B"]
-    layer = int(2 * llama.parameters / llama.layers)
-    activations = 2 * llama.sequence * llama.width
-    made = {
-        "DDP, a bucket": ("all_reduce", 64, BUCKET),
-        "FSDP, parameters": ("all_gather", 64, layer),
-        "FSDP, gradients": ("reduce_scatter", 64, layer),
-        "tensor parallel": ("all_reduce", 8, activations),
-        "tensor, generating": ("all_reduce", 8, 2 * 16 * llama.width),
-        "expert parallel": ("all_to_all", 64, 2 * activations),
-        "gradient norm": ("all_reduce", 64, 4),
-    }
-    return [{"said": said} | _call(*call) for said, call in made.items()]
-
-
-PLAIN = {"all_to_all": "pairwise"}  # or the ring
-
-
-def _call(collective: str, p: int, n: int) -> dict[str, Any]:
-    on = machine("dgx-h100")
-    rows = column([n], candidates(collective), (on, p), collective)
-    rows += fastest_by_plan(collective, p, n, on)
-    simulated = {str(row["algorithm"]): row for row in rows}
-    fastest = best(simulated)
-    least = simulated[fastest]["seconds"]
-    plain = PLAIN.get(collective, "ring")
-    is_round = n < MIB or n == BUCKET
-    return {
-        "calls": f"{collective.replace('_', '-')} on {p}",
-        "bytes": format_bytes(n) if is_round else f"{n / 1e6:,.0f} MB",
-        "fastest": fastest,
-        "time": duration(least),
-        "plain": seconds("dgx-h100", collective, plain, p, n) / least,
-    }

@@ -19,7 +19,7 @@ from collectives.core.bounds import lower_bound
 from collectives.core.contracts import CONTRACTS, ROOTED
 from collectives.core.grid import grid, parse_grid
 from collectives.core.schedule import ScheduleError
-from collectives.figures.explorer import OFFERED, Explorer, explorer, explorer_data
+from collectives.figures.explorer import OFFERED, PRESETS, Explorer, explorer, explorer_data
 from collectives.figures.player import player, write_scripts
 from collectives_book.race import race
 from interop.programs import all_pairs
@@ -515,11 +515,28 @@ def test_sliders_of_the_explorer_change_the_winner(page: Page, folder: Path) -> 
     ):
         slide(shown, name, to)
         times = explorer(**({"n": 8} | at)).seconds()
+        times.pop("in_network")  # hidden until a preset with such a switch is chosen
         winner = min(times, key=lambda each: times[each])
         expect(shown.get_by_role("status")).to_contain_text(winner.replace("_", " "))
     ranks = shown.get_by_label("Ranks, p")
     ranks.press("ArrowRight")
     expect(ranks).to_have_attribute("aria-valuetext", "64")
+
+
+def test_a_preset_of_the_explorer_moves_the_sliders_and_shows_what_a_switch_adds(
+    page: Page, folder: Path
+) -> None:
+    shown = opened(page, folder, "explorer")
+    slide(shown, "n", 1 << 34)
+    for preset in PRESETS:
+        shown.get_by_role("button", name=preset.said, exact=True).click()
+        told = shown.get_by_label("Ranks, p").get_attribute("aria-valuetext")
+        assert told == str(preset.p)
+        status = expect(shown.get_by_role("status"))
+        if preset.adds:
+            status.to_contain_text("in network is the fastest")
+        else:
+            status.not_to_contain_text("in network")
 
 
 def test_a_label_of_the_explorer_hides_its_curve_and_shows_it_again(

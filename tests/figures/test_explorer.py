@@ -12,7 +12,8 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, names
 from collectives.core.bounds import Pipeline, lower_bound
-from collectives.figures.explorer import RANKS, explorer, explorer_data
+from collectives.figures.explorer import PRESETS, RANKS, explorer, explorer_data
+from collectives.machine import machine
 
 DATA = explorer_data(explorer())
 FORMS = {each["name"]: each for each in DATA["algorithms"]}
@@ -20,8 +21,33 @@ FORMS = {each["name"]: each for each in DATA["algorithms"]}
 
 def test_the_table_decides_which_algorithms_there_are() -> None:
     formed = [name for name in names("all_reduce") if {("all_reduce", name)} & {*COSTS, *PIPELINES}]
-    # Latencies of a segmented ring overlap, and in the network a switch adds.
-    assert list(FORMS) == [name for name in formed if name not in ("segmented_ring", "in_network")]
+    # Latencies of a segmented ring overlap.
+    assert list(FORMS) == [name for name in formed if name != "segmented_ring"]
+
+
+def test_presets_have_the_links_of_their_machines_and_every_slider_offers_their_values() -> None:
+    named = {"8 H100": "h100", "64 H100": "h100", "NVL72": "gb200-nvl72"}
+    for preset in PRESETS:
+        on = machine(named.get(preset.said, "ethernet"))
+        few_bytes = on.protocols_for("ring", 1)[0]
+        is_one_node = preset.p == on.ranks_per_node
+        small, link = few_bytes.network, on.network
+        if is_one_node:
+            assert few_bytes.inside is not None
+            assert on.inside is not None
+            small, link = few_bytes.inside, on.inside
+        assert preset.alpha == pytest.approx(small.latency + small.overhead)
+        assert preset.rate == link.rate
+        for name in ("p", "alpha", "rate", "ranks_per_node"):
+            assert getattr(preset, name) in DATA[name]
+
+
+def test_a_switch_that_adds_is_hidden_at_first_and_shown_where_one_joins_all_ranks() -> None:
+    assert DATA["hidden"] == [
+        name for name in FORMS if not ALGORITHMS["all_reduce", name].is_executable
+    ]
+    assert [preset.said for preset in PRESETS if preset.adds] == ["8 H100", "NVL72"]
+    assert "in network" not in explorer().sentence()
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,7 +20,8 @@ from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
 from collectives.figures.trees import side_by_side, two_trees
 from collectives_book.figures import kit, measured
 from collectives_book.figures.charts import Curves, Dots, Panels
-from collectives_book.figures.fields import fields
+from collectives_book.figures.decisions import Decision, decisions
+from collectives_book.figures.fields import FAINT, fields
 from collectives_book.figures.lanes import lanes
 from places import ROOT
 
@@ -105,6 +107,23 @@ PICTURES = {
             facet="on",
         ),
         "here: ring in 2 of 4",
+    ),
+    "fields with initials": (
+        lambda: fields(
+            WINNERS,
+            "bytes",
+            "ranks",
+            "winner",
+            (kit.BYTES, kit.RANKS),
+            "Who wins",
+            facet="on",
+            columns=4,
+        ),
+        "here: ring in 2 of 4",
+    ),
+    "decisions": (
+        lambda: decisions([Decision("Is it small?", "One shot")], "A ring", "What to take"),
+        "What to take. Is it small? One shot; A ring.",
     ),
     "lanes": (
         lambda: lanes(
@@ -218,3 +237,20 @@ def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:
     other = f"{one.replace('3 5', '3')} --back-to-back --persistent"
     both = record | {"settings": [*record["settings"], prepared]}
     assert measured.command(both, "results/mine/broadcasts") == f"{one} && {other}"
+
+
+@pytest.mark.integration
+def test_names_are_written_where_there_is_room_and_small_wins_are_faint() -> None:
+    def drawn(columns: int, ahead: str | None) -> str:
+        rows = WINNERS.assign(ahead=[0.5, 0.05, 0.5, 0.5])
+        options: Any = {"facet": "on", "columns": columns, "ahead": ahead}
+        axes = (kit.BYTES, kit.RANKS)
+        picture = fields(rows, "bytes", "ranks", "winner", axes, "Who wins", **options)
+        return picture.light.decode()
+
+    cover = f"opacity: {1 - FAINT:g}"
+    assert drawn(1, "ahead").count(cover) == 1
+    assert cover not in drawn(1, None)
+    assert "<!-- ring -->" in drawn(1, None)
+    assert "<!-- R -->" not in drawn(1, None)
+    assert "<!-- R -->" in drawn(4, None)

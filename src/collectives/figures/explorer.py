@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from collectives.algorithms import ALGORITHMS, Algorithm
 from collectives.core.bounds import Cost, lower_bound
@@ -14,6 +14,33 @@ from collectives.units import duration, format_bytes, format_rate
 COLLECTIVE = "all_reduce"
 
 MAX_RANKS = 24_576
+
+# A switch adds: no rank can run it, and its curve is hidden where there is no such switch.
+IN_NETWORK = "in_network"
+
+
+class Preset(NamedTuple):
+    """Hold the places of the sliders for machines that many have.
+
+    ``alpha`` is that of NCCL's protocol for small buffers and ``rate`` that of the link: of a
+    node's links where there is one node, of a port where there are several. ``adds`` tells whether
+    one switch joins all ranks and adds.
+    """
+
+    said: str
+    p: int
+    alpha: float
+    rate: float
+    ranks_per_node: int
+    adds: bool
+
+
+PRESETS = (
+    Preset("8 H100", p=8, alpha=0.6e-6, rate=365e9, ranks_per_node=1, adds=True),
+    Preset("64 H100", p=64, alpha=2.7e-6, rate=48e9, ranks_per_node=8, adds=False),
+    Preset("NVL72", p=72, alpha=1.05e-6, rate=725e9, ranks_per_node=1, adds=True),
+    Preset("32 Ethernet nodes", p=32, alpha=30e-6, rate=1.25e9, ranks_per_node=1, adds=False),
+)
 
 # Powers of two, 3 and 5 times one, one less than one, and round numbers.
 RANKS = sorted(
@@ -68,12 +95,13 @@ class Explorer:
         )
 
     def sentence(self) -> str:
-        """Return a sentence with the time of every algorithm at these values, the shortest first.
+        """Return a sentence with the time of every algorithm of ranks alone at these values, the shortest first.
 
         >>> explorer(p=8, n=8).sentence().partition("; ")[0]
         'All-reduce of 8 B on 8 ranks, 5 µs and 25GB/s, by formula: recursive doubling 15 µs'
         """
-        times = sorted((seconds, name) for name, seconds in self.seconds().items())
+        alone = {name: each for name, each in self.seconds().items() if name != IN_NETWORK}
+        times = sorted((seconds, name) for name, seconds in alone.items())
         each = "; ".join(f"{name.replace('_', ' ')} {duration(seconds)}" for seconds, name in times)
         links = f"{duration(self.alpha)} and {format_rate(self.rate)}"
         return f"All-reduce of {format_bytes(self.n)} on {self.p:,} ranks, {links}, by formula: {each}."
@@ -118,14 +146,11 @@ def explorer(
 
 
 def explored() -> dict[str, Algorithm]:
-    """Return the all-reduces that ranks perform alone, and whose closed form is one in alpha, beta and gamma."""
+    """Return the all-reduces whose closed form is one in alpha, beta and gamma."""
     return {
         name: each
         for (of, name), each in ALGORITHMS.items()
-        if of == COLLECTIVE
-        and (each.cost or each.pipeline)
-        and not each.seconds
-        and each.is_executable
+        if of == COLLECTIVE and (each.cost or each.pipeline) and not each.seconds
     }
 
 
@@ -135,7 +160,9 @@ def explorer_data(start: Explorer) -> dict[str, Any]:
     ===========
     ====================================================================================================
     at           the values of ``start`` p, n, …      for each of them the values that its slider
-    offers; an ``adding`` of null is free inside       how many times as fast a link inside a node
+    offers; an ``adding`` of null is free presets      `PRESETS`, each as an object
+    hidden       names of curves that are hidden at first, and by presets whose ``adds`` is false
+    inside       how many times as fast a link inside a node
     is bound        for each p [steps, sent, added] of the lower bound, whose time is the longest of
     the three algorithms   each has a name, colours for a light and a dark page, and one of the
     following
@@ -149,18 +176,24 @@ def explorer_data(start: Explorer) -> dict[str, Any]:
 
     Cost: O(p log p) for the bound on the most ranks.
     """
-    values = {
-        name: sorted({*given, getattr(start, name)} - {None}) for name, given in OFFERED.items()
-    }
+    values = {name: _offered(name, start) for name in OFFERED}
     ranks, nodes = values["p"], values["ranks_per_node"]
     return {
         "at": asdict(start),
         **values,
         "adding": [*values["adding"], None],
+        "presets": [preset._asdict() for preset in PRESETS],
+        "hidden": [IN_NETWORK],
         "inside": INSIDE,
         "bound": [_counts(_least(p), p) for p in ranks],
         "algorithms": [_algorithm(name, each, ranks, nodes) for name, each in explored().items()],
     }
+
+
+def _offered(name: str, start: Explorer) -> list[Any]:
+    """Return the values of a slider: those that it offers, where it starts, and those of the presets."""
+    of_presets = {getattr(preset, name) for preset in PRESETS if name in Preset._fields}
+    return sorted({*OFFERED[name], getattr(start, name), *of_presets} - {None})
 
 
 def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def rails() -> Picture:
             _node(axes, theme, node, first)
         for rail, colour in enumerate(RAILS):
             _rail(axes, theme, rail, colour)
-        _box(axes, theme, (SPINE, 4.9), (2.2, 0.45), "spine", theme.faint)
+        box(axes, theme, (SPINE, 4.9), (2.2, 0.45), "spine", theme.faint)
         _note(axes, theme, 3.7, "leaf\nswitches")
         _note(axes, theme, 2.4, "ports")
 
@@ -64,10 +64,10 @@ def _rail(axes: Axes, theme: Theme, rail: int, colour: str) -> None:
     leaf = FIRST_LEAF + LEAF_GAP * rail
     for first in FIRST:
         port = first + GAP * rail
-        _line(axes, colour, (port, 2.5), (leaf, 3.5), 1.4)
+        line(axes, colour, (port, 2.5), (leaf, 3.5), 1.4)
         kit.fill(axes, colour, (port - 0.15, 2.25), 0.3, 0.28)
-    _line(axes, theme.ink, (leaf, 3.9), (SPINE, 4.7))
-    _box(axes, theme, (leaf, 3.7), (1.2, 0.4), f"rail {rail}", colour)
+    line(axes, theme.ink, (leaf, 3.9), (SPINE, 4.7))
+    box(axes, theme, (leaf, 3.7), (1.2, 0.4), f"rail {rail}", colour)
 
 
 def _node(axes: Axes, theme: Theme, node: int, first: float) -> None:
@@ -77,9 +77,9 @@ def _node(axes: Axes, theme: Theme, node: int, first: float) -> None:
     kit.outline(axes, theme, (first - 0.5, 0), width + 1, 2.25)
     for gpu in range(GPUS):
         x = first + GAP * gpu
-        _line(axes, theme.ink, (x, 0.9), (x, 2.25))
-        _box(axes, theme, (x, 1.55), (0.8, 0.5), f"GPU {gpu}", theme.ground)
-    _box(
+        line(axes, theme.ink, (x, 0.9), (x, 2.25))
+        box(axes, theme, (x, 1.55), (0.8, 0.5), f"GPU {gpu}", theme.ground)
+    box(
         axes,
         theme,
         (middle, 0.7),
@@ -97,7 +97,7 @@ def _node(axes: Axes, theme: Theme, node: int, first: float) -> None:
     )
 
 
-def _line(axes: Axes, colour: str, start: Point, end: Point, width: float = 0.8) -> None:
+def line(axes: Axes, colour: str, start: Point, end: Point, width: float = 0.8) -> None:
     """Draw a line below the boxes."""
     x, y = zip(start, end, strict=True)
     axes.plot(x, y, color=colour, lw=width, zorder=0)
@@ -116,10 +116,11 @@ def _note(axes: Axes, theme: Theme, y: float, text: str) -> None:
     )
 
 
-def _box(axes: Axes, theme: Theme, middle: Point, size: Point, text: str, colour: str) -> None:
+def box(axes: Axes, theme: Theme, middle: Point, size: Point, text: str, colour: str) -> None:
+    """Draw a box with rounded corners and a text in its middle."""
     x, y = middle
     width, height = size
-    box = FancyBboxPatch(
+    frame = FancyBboxPatch(
         (x - width / 2, y - height / 2),
         width,
         height,
@@ -128,7 +129,7 @@ def _box(axes: Axes, theme: Theme, middle: Point, size: Point, text: str, colour
         ec=theme.ink,
         lw=0.8,
     )
-    axes.add_patch(box)
+    axes.add_patch(frame)
     axes.text(
         x,
         y,
@@ -213,7 +214,7 @@ def _row(axes: Axes, theme: Theme, node: int) -> None:
             colour = RAILS[0]
         elif spot in EXPERTS:
             colour = RAILS[2]
-        _box(axes, theme, (_x(spot), 0.0), (0.86, 2 * EDGE), f"GPU {gpu}", colour)
+        box(axes, theme, (_x(spot), 0.0), (0.86, 2 * EDGE), f"GPU {gpu}", colour)
 
 
 def _arrow(axes: Axes, theme: Theme, copy: Copy) -> None:

@@ -52,14 +52,16 @@ def ours(machine: str) -> Rows:
 def winners(rows: Rows) -> Rows:
     """Return ``ranks``, ``bytes`` and ``algorithm`` of the lowest median in each cell.
 
-    "" if others tie with it.
+    "" if others tie with it. ``ahead`` is how much longer the next takes, as a share of the
+    winner's time, NaN where nothing else was measured.
     """
     fields = []
     for (ranks, nbytes), cell in rows.groupby(["ranks", "bytes"]):
         first, *tied = statements.leaders(cell)
         winner = "" if tied else first.algorithm
-        fields.append((ranks, nbytes, winner))
-    return pd.DataFrame(fields, columns=["ranks", "bytes", "algorithm"])
+        slower = cell.median_us.drop(cell.median_us.idxmin())
+        fields.append((ranks, nbytes, winner, slower.min() / cell.median_us.min() - 1))
+    return pd.DataFrame(fields, columns=["ranks", "bytes", "algorithm", "ahead"])
 
 
 class Score(NamedTuple):

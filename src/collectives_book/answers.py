@@ -1,0 +1,140 @@
+"""What NCCL does by default on machines that many have, what to expect of it, what is faster, and what to change."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from collectives.expected import Expected, asked
+from collectives.nccl import formulas
+from collectives.search import fastest_plan
+from collectives.simulator.scaling import Case, Row, row
+from collectives.units import duration, format_bytes
+from collectives_book.figures.kit import Rows
+
+ALL_REDUCE = "all_reduce"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SIZES = (64 * KIB, 25 * MIB, GIB)
+# Schedules of this library that have the shape of what NCCL takes.
+OURS = {
+    "ring": "multi_channel_ring",
+    "tree": "multi_channel_tree",
+    "nvls": "nvls_tree",
+    "nvls_tree": "nvls_tree",
+}
+# A schedule that is faster by less is no reason to change anything.
+MARGIN = 1.1
+
+
+class Place(NamedTuple):
+    """A number of nodes of a preset, how the book calls it, and the GPUs whose constants NCCL takes there."""
+
+    said: str
+    preset: str
+    nodes: int
+    generation: str | None = None  # None for what the preset's name tells
+
+
+PLACES = (
+    Place("8 H100, one node", "h100", 1),
+    Place("64 H100, eight nodes", "h100", 8),
+    Place("72 GB200, one rack", "gb200-nvl72", 1),
+    Place("32 nodes, 10 Gbit/s Ethernet", "ethernet", 32, "ampere"),
+)
+
+WINDOW = "Register the buffers as a symmetric window"
+NOTHING = "Nothing"
+# What to change, by the preset, the number of nodes and the size.
+CHANGES = {
+    ("h100", 1, 64 * KIB): WINDOW,
+    ("h100", 1, 25 * MIB): NOTHING,
+    ("h100", 1, GIB): NOTHING,
+    ("h100", 8, 64 * KIB): "Join small calls: each pays the latency",
+    ("h100", 8, 25 * MIB): "Measure Tree beside it",
+    ("h100", 8, GIB): "Measure Ring beside it",
+    ("gb200-nvl72", 1, 64 * KIB): WINDOW,
+    ("gb200-nvl72", 1, 25 * MIB): WINDOW,
+    ("gb200-nvl72", 1, GIB): NOTHING,
+    ("ethernet", 32, 64 * KIB): "Send a plan by levels",
+    ("ethernet", 32, 25 * MIB): NOTHING,
+    ("ethernet", 32, GIB): NOTHING,
+}
+
+
+class Answer(NamedTuple):
+    """NCCL's choice for a size at a place, the simulation of its shape, and that of the fastest schedule."""
+
+    place: Place
+    nbytes: int
+    choice: formulas.Prediction
+    default: Row
+    fastest: Row
+
+    @property
+    def gain(self) -> float:
+        """Return how many times as long as the fastest schedule NCCL's choice takes."""
+        return float(self.default["seconds"] / self.fastest["seconds"])
+
+    @property
+    def change(self) -> str:
+        """Return what to change."""
+        return CHANGES[self.place.preset, self.place.nodes, self.nbytes]
+
+
+def answers() -> list[Answer]:
+    """Return the answer for each place and size.
+
+    Cost: a search for each, together some ten seconds.
+    """
+    found = []
+    for place in PLACES:
+        what = asked(ALL_REDUCE, place.preset, place.nodes, generation=place.generation)
+        found += [_answer(place, what, nbytes) for nbytes in SIZES]
+    return found
+
+
+def _answer(place: Place, what: Expected, nbytes: int) -> Answer:
+    if what.job is None:
+        raise ValueError(f"GPUs of {place.preset}: got none that NCCL's formulas know")
+    choice = formulas.predictions(what.job, nbytes, list(what.algorithms))[0]
+    default = simulated(what, OURS[choice.algorithm], nbytes)
+    plan = fastest_plan(ALL_REDUCE, what.job.ranks, nbytes, what.machine)
+    rivals = [default]
+    if plan is not None:
+        rivals.append(simulated(what, str(plan.plan), nbytes))
+    fastest = min(rivals, key=lambda each: each["seconds"])
+    return Answer(place, nbytes, choice, default, fastest)
+
+
+def simulated(what: Expected, algorithm: str, nbytes: int) -> Row:
+    """Return the simulated row of an algorithm at a place, in its best number of segments."""
+    return row(Case(ALL_REDUCE, algorithm, what.nodes * what.gpus, nbytes, what.machine))
+
+
+def table(found: list[Answer]) -> Rows:
+    """Return the answers as text: a row for each machine and size."""
+    lines = []
+    for answer in found:
+        best = answer.fastest
+        is_default = best is answer.default
+        lines.append(
+            {
+                "machine": answer.place.said,
+                "buffer": format_bytes(answer.nbytes),
+                "NCCL's choice": formulas.TITLES[answer.choice.algorithm],
+                "expect": _time(answer.default),
+                "fastest": "NCCL's choice" if is_default else f"{best['algorithm']}: {_time(best)}",
+                "change": answer.change,
+            }
+        )
+    return pd.DataFrame(lines).set_index(["machine", "buffer"])
+
+
+def _time(simulated_row: Row) -> str:
+    """Return the time, and of a large buffer the bus bandwidth."""
+    text = duration(simulated_row["seconds"])
+    if simulated_row["bytes"] < MIB:
+        return text
+    rate = simulated_row["busbw"]
+    return f"{text}, {rate:,.{0 if rate >= 10 else 1}f} GB/s"
