@@ -54,7 +54,6 @@ COMPUTED = {
     "after-two-trees": Computed("collectives_book.computed_rows:after_two_trees"),
     "eight-ports": Computed("collectives_book.computed_rows:eight_ports"),
     "eight-ranks": Computed("collectives_book.computed_rows:eight_ranks"),
-    "hierarchical-all-reduce": Computed("collectives_book.computed_rows:hierarchical_all_reduce"),
     EXPERIMENT: Computed(
         "collectives_book.massive_scale.experiment:MassiveScale",
         (*SIMULATED, "collectives_book/nccl_formulas.py", "collectives/nccl/formulas.py"),

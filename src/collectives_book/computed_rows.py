@@ -23,16 +23,6 @@ OWN = Machine(
 SHARED = OWN.model_copy(update={"name": "one shared port", "ports_per_node": 1})
 
 
-def hierarchical_all_reduce() -> list[Row]:
-    """Return the all-reduces that may be the fastest, on up to 16 nodes with a port for each GPU or for all."""
-    return regimes(
-        [OWN, SHARED],
-        (2, 3, 4, 6, 8, 16),
-        (8, MIB, 64 * MIB, 256 * MIB, GIB),
-        candidates("all_reduce"),
-    )
-
-
 NEWER = ("circulant", "swing", "swing_doubling", "around_slow_rank")
 
 
