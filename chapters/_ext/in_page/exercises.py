@@ -209,7 +209,7 @@ EXERCISES: dict[str, Exercise] = {
             0.01,
         ),
     ),
-    "broadcast-5": Plan(
+    "reduce-and-reduce-scatter-6": Plan(
         "from collectives import ALGORITHMS\nfrom collectives.core.schedule import reverse\n\n\ndef mine(p):\n"
         '    forwards = ALGORITHMS["broadcast", "scatter_allgather"](p)\n'
         '    return reverse(forwards, "reduce", add=True)\n',
