@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from collectives.core.bounds import busbw
+from collectives.units import duration, format_bytes
 from collectives_book import nccl_formulas as nccl
 from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
 from collectives_book.measured_machines.predictions import PREDICTED
+from collectives_book.measured_machines.public import public_rows
 from collectives_book.measured_machines.samples import TABLE
 
 # What names a cell, apart from its machine.
@@ -47,6 +50,32 @@ def ours(machine: str) -> Rows:
     rows = rows[rows.library == LIBRARY[machine]]
     rows = rows[rows.algorithm.isin(OURS)]
     return rows.assign(algorithm=rows.algorithm.map(OURS))
+
+
+def ring_table() -> Rows:
+    """Return published all-reduces by NCCL's rings as text, by GPUs: a node of eight H200, and MareNostrum 5.
+
+    Of MareNostrum 5 its largest buffer. ``busbw`` stands beside the rate of the links that a ring
+    uses: NVLink in the node, and the four ports of a node of MareNostrum.
+    """
+    alone = public_rows()
+    alone = alone[(alone.cluster == "H200 x1, NVLS off") & (alone.gpus_per_node == 8)]
+    alone = alone.assign(ranks=8, on="one node of H200, NVLink", rate=450)
+    many = ours("marenostrum5")
+    many = many[(many.algorithm == "ring") & (many.bytes == many.bytes.max())]
+    many = many[many.ranks.isin([64, 256])]
+    many = many.assign(us=many.median_us, on="MareNostrum 5, four H100 a node", rate=100)
+    lines = {}
+    for row in pd.concat([alone, many]).itertuples():
+        seconds = row.us / 1e6
+        reached = busbw("all_reduce", row.ranks, row.bytes, seconds)
+        lines[row.ranks] = {
+            "on": row.on,
+            "buffer": format_bytes(row.bytes),
+            "time": duration(seconds),
+            "busbw": f"{reached:.0f} of {row.rate} GB/s",
+        }
+    return pd.DataFrame(lines).T.rename_axis("GPUs")
 
 
 def winners(rows: Rows) -> Rows:
