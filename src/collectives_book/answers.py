@@ -37,26 +37,26 @@ class Place(NamedTuple):
 
 
 PLACES = (
-    Place("8 H100, one node", "h100", 1),
-    Place("64 H100, eight nodes", "h100", 8),
-    Place("72 GB200, one rack", "gb200-nvl72", 1),
-    Place("32 nodes, 10 Gbit/s Ethernet", "ethernet", 32, "ampere"),
+    Place("8 H100", "h100", 1),
+    Place("64 H100", "h100", 8),
+    Place("NVL72", "gb200-nvl72", 1),
+    Place("32 Ethernet", "ethernet", 32, "ampere"),
 )
 
-WINDOW = "Register the buffers as a symmetric window"
-NOTHING = "Nothing"
+WINDOW = "symmetric window"
+NOTHING = "nothing"
 # What to change, by the preset, the number of nodes and the size.
 CHANGES = {
     ("h100", 1, 64 * KIB): WINDOW,
     ("h100", 1, 25 * MIB): NOTHING,
     ("h100", 1, GIB): NOTHING,
-    ("h100", 8, 64 * KIB): "Join small calls: each pays the latency",
-    ("h100", 8, 25 * MIB): "Measure Tree beside it",
-    ("h100", 8, GIB): "Measure Ring beside it",
+    ("h100", 8, 64 * KIB): "join small calls",
+    ("h100", 8, 25 * MIB): "measure Tree",
+    ("h100", 8, GIB): "measure Ring",
     ("gb200-nvl72", 1, 64 * KIB): WINDOW,
     ("gb200-nvl72", 1, 25 * MIB): WINDOW,
     ("gb200-nvl72", 1, GIB): NOTHING,
-    ("ethernet", 32, 64 * KIB): "Send a plan by levels",
+    ("ethernet", 32, 64 * KIB): "send a plan",
     ("ethernet", 32, 25 * MIB): NOTHING,
     ("ethernet", 32, GIB): NOTHING,
 }
@@ -124,7 +124,9 @@ def table(found: list[Answer]) -> Rows:
                 "buffer": format_bytes(answer.nbytes),
                 "NCCL's choice": formulas.TITLES[answer.choice.algorithm],
                 "expect": _time(answer.default),
-                "fastest": "NCCL's choice" if is_default else f"{best['algorithm']}: {_time(best)}",
+                "fastest": "NCCL's choice"
+                if is_default
+                else f"{best['algorithm']}, {answer.gain:.1f}×",
                 "change": answer.change,
             }
         )
@@ -132,9 +134,8 @@ def table(found: list[Answer]) -> Rows:
 
 
 def _time(simulated_row: Row) -> str:
-    """Return the time, and of a large buffer the bus bandwidth."""
-    text = duration(simulated_row["seconds"])
+    """Return the time of a small buffer, the bus bandwidth of a large one."""
     if simulated_row["bytes"] < MIB:
-        return text
+        return duration(simulated_row["seconds"])
     rate = simulated_row["busbw"]
-    return f"{text}, {rate:,.{0 if rate >= 10 else 1}f} GB/s"
+    return f"{rate:,.{0 if rate >= 10 else 2}f} GB/s"
