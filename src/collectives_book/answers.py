@@ -43,20 +43,20 @@ PLACES = (
     Place("32 Ethernet", "ethernet", 32, "ampere"),
 )
 
-WINDOW = "symmetric window"
+WINDOW = "window"
 NOTHING = "nothing"
 # What to change, by the preset, the number of nodes and the size.
 CHANGES = {
     ("h100", 1, 64 * KIB): WINDOW,
     ("h100", 1, 25 * MIB): NOTHING,
     ("h100", 1, GIB): NOTHING,
-    ("h100", 8, 64 * KIB): "join small calls",
-    ("h100", 8, 25 * MIB): "measure Tree",
-    ("h100", 8, GIB): "measure Ring",
+    ("h100", 8, 64 * KIB): "join calls",
+    ("h100", 8, 25 * MIB): "try Tree",
+    ("h100", 8, GIB): "try Ring",
     ("gb200-nvl72", 1, 64 * KIB): WINDOW,
     ("gb200-nvl72", 1, 25 * MIB): WINDOW,
     ("gb200-nvl72", 1, GIB): NOTHING,
-    ("ethernet", 32, 64 * KIB): "send a plan",
+    ("ethernet", 32, 64 * KIB): "a plan",
     ("ethernet", 32, 25 * MIB): NOTHING,
     ("ethernet", 32, GIB): NOTHING,
 }
@@ -122,12 +122,12 @@ def table(found: list[Answer]) -> Rows:
             {
                 "machine": answer.place.said,
                 "buffer": format_bytes(answer.nbytes),
-                "NCCL's choice": formulas.TITLES[answer.choice.algorithm],
+                "NCCL": formulas.TITLES[answer.choice.algorithm],
                 "expect": _time(answer.default),
+                "change": answer.change,
                 "fastest": "NCCL's choice"
                 if is_default
                 else f"{best['algorithm']}, {answer.gain:.1f}×",
-                "change": answer.change,
             }
         )
     return pd.DataFrame(lines).set_index(["machine", "buffer"])

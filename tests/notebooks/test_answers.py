@@ -20,7 +20,7 @@ def test_the_fastest_is_no_slower_than_the_choice_and_both_are_in_the_table() ->
     assert answer.gain == pytest.approx(choice["seconds"] / answer.fastest["seconds"])
     assert answer.gain >= 1
     (line,) = answers.table([answer]).to_dict("records")
-    assert line["NCCL's choice"] == "Tree"
+    assert line["NCCL"] == "Tree"
     assert line["fastest"].startswith(answer.fastest["algorithm"])
     assert line["change"] == answer.change
 
