@@ -5,17 +5,18 @@
 
 "use strict";
 
-const FOLDER = new URL("python/", location.href).href;
+const FOLDER = `${BASE}python/`;
 const LONGEST = 100_000, PAUSE = 100; // characters of a cell's text; milliseconds between two pieces of it
 
 importScripts(`${FOLDER}pyodide.js`);
 
-/* What a reader runs may have come with a link: it gets no network but the files beside this one. */
+/* What a reader runs may have come with a link. The page's policy keeps it from other hosts; of this one it gets the files beside this one. */
 function closeNetwork() {
-  const ask = self.fetch;
+  const ask = self.fetch.bind(self);
+  for (const name of ["fetch", "caches", "EventSource", "WebSocket", "WebTransport", "Worker", "XMLHttpRequest", "importScripts"])
+    for (let owner = self; owner; owner = Object.getPrototypeOf(owner)) delete owner[name];
   self.fetch = (address, options) =>
     new URL(address, FOLDER).href.startsWith(FOLDER) ? ask(address, options) : Promise.reject(new Error("Python in a page has no network"));
-  for (const name of ["EventSource", "WebSocket", "WebTransport", "Worker", "XMLHttpRequest", "importScripts"]) self[name] = undefined;
 }
 
 const text = { decoder: new TextDecoder(), waiting: "", told: 0, at: 0, isHeard: true };

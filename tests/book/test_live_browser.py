@@ -166,6 +166,13 @@ def test_an_endless_loop_is_stopped_and_the_next_run_starts_again(page: Page) ->
     expect(cell.locator(".live-output")).to_have_text("2")
 
 
+# A browser defines it on a prototype.
+FIRST_FETCH = """
+import js
+js.WorkerGlobalScope.prototype.fetch.call(js.self, "https://example.org/x")
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "state"),
     [
@@ -173,6 +180,9 @@ def test_an_endless_loop_is_stopped_and_the_next_run_starts_again(page: Page) ->
         ("raise SystemExit", "error"),
         ("import torch", "error"),
         ("from js import fetch\nfetch('https://example.org/x')", "done"),
+        ("import js\njs.importScripts('https://example.org/x.js')", "error"),
+        ("import js\njs.eval('fetch(1)')", "error"),
+        (FIRST_FETCH, "error"),
         ("class Shown:\n    def _repr_html_(self):\n        return '<img src=x onerror=\"document.title=1\">"
          "<script>document.title=1</script>'\nShown()", "done"),
     ],

@@ -29,10 +29,9 @@ UNTYPESET = """
     [...document.querySelectorAll("article .math")].filter(it => !it.querySelector("mjx-container"))
         .concat([...document.querySelectorAll("mjx-merror")]).map(it => it.outerHTML.slice(0, 200))
 """
-READY = """
-    [...document.querySelectorAll("schedule-player, schedule-race, schedule-playground, cost-explorer")]
-        .every(it => it.dataset.ready)
-"""
+UNREADY = (
+    ":is(schedule-player, schedule-race, schedule-playground, cost-explorer):not([data-ready])"
+)
 DESK = {"width": 1280, "height": 720}
 PAPER = {"width": 794, "height": 1123}  # A4 in CSS pixels
 SHOWN = "all => all.filter(it => it.checkVisibility()).map(it => it.outerHTML.slice(0, 120))"
@@ -78,11 +77,11 @@ def test_a_page_is_typeset_fits_a_telephone_and_has_no_fault_for_axe(
     page.set_viewport_size(TELEPHONE)
     page.goto(f"{document}.html")
     page.evaluate("window.MathJax?.startup?.promise")
-    page.wait_for_function(READY)
+    expect(page.locator(UNREADY)).to_have_count(0)
     page.evaluate(base.AXE_SCRIPT)
     for scheme, rules in (("light", None), ("dark", ["color-contrast"])):
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
+        expect(page.locator(f"html[data-theme={scheme}]")).to_be_attached()
         page.set_viewport_size(TELEPHONE)
         assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
         assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
@@ -91,6 +90,27 @@ def test_a_page_is_typeset_fits_a_telephone_and_has_no_fault_for_axe(
         page.set_viewport_size(DESK)
         assert not violations(page, rules)
     assert not complaints
+
+
+PLANTED = """
+async () => {
+    const script = options => Object.assign(document.createElement("script"), options);
+    const refused = [];
+    addEventListener("securitypolicyviolation", it => refused.push(it.blockedURI));
+    document.body.append(script({ textContent: "window.planted = 1" }));
+    document.body.append(script({ src: "https://example.org/x.js" }));
+    document.body.insertAdjacentHTML("beforeend", `<img src="" onerror="window.planted = 1">`);
+    await fetch("https://example.org/x").catch(() => {});
+    await new Promise(done => setTimeout(done, 500));
+    return [window.planted ?? 0, refused.sort()];
+}
+"""
+
+
+def test_a_planted_script_and_one_of_another_host_do_not_run(page: Page) -> None:
+    page.goto(f"{PLAYED}.html")
+    here, there = ["inline", "inline"], ["https://example.org/x", "https://example.org/x.js"]
+    assert page.evaluate(PLANTED) == [0, [*there, *here]]
 
 
 def test_the_index_shows_the_race_on_its_first_screen(page: Page, complaints: list[str]) -> None:
@@ -127,7 +147,7 @@ def test_paper_has_the_article_alone_in_dark_ink_with_dropdowns_open(page: Page)
     page.wait_for_load_state("networkidle")
     for scheme in ("light", "dark"):
         page.emulate_media(media="print", color_scheme=scheme, reduced_motion="reduce")
-        page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
+        expect(page.locator(f"html[data-theme={scheme}]")).to_be_attached()
         for hidden in (
             ".bd-sidebar-primary, .bd-header, .copybtn",
             "schedule-player :is(button, input)",

@@ -15,6 +15,7 @@ from book_site import (
     mathjax,
     outputs,
     pictures,
+    policy,
     repository,
     weight,
 )
@@ -43,6 +44,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("build-finished", live.write)
     app.connect("build-finished", weight.drop)
     app.connect("build-finished", icons.keep_used)
+    app.connect("build-finished", policy.write, priority=policy.AFTER_ALL)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
