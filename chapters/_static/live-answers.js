@@ -1,6 +1,7 @@
 /* Code and numbers that a reader writes, and Python judges: <check-answer> of an exercise, and the <python-playground>.
 
-   An exercise has attributes exercise (its name in exercises.py), and labels (JSON) of numbers or start, the code to begin with.
+   An exercise has attributes exercise (its name in exercises.py), labels (JSON) of numbers, each with its first value, and start,
+   the code to begin with.
    Attribute data-state: running, wrong, right, error. */
 
 (() => {
@@ -21,7 +22,7 @@ def mine(p):
   const python = new Interpreter(); // of all answers; the cells of a page have their own
 
   const area = (label, value) => {
-    const made = element("textarea", { className: "live-code", value, spellcheck: false, autocomplete: "off", wrap: "off", rows: value.split("\n").length + 1 });
+    const made = element("textarea", { className: "live-code", value, spellcheck: false, autocomplete: "off", wrap: "off", rows: Math.min(30, value.split("\n").length + 1) });
     made.setAttribute("autocapitalize", "off");
     made.setAttribute("aria-label", label);
     return made;
@@ -58,24 +59,24 @@ def mine(p):
       const [first, ...rest] = (done.wrong ?? "").split("\n");
       if (rest.length) output.text(rest.join("\n"));
       output.value(done);
-      this.say(first ? "wrong" : "right", first || right);
+      this.say(first ? "wrong" : "right", first || done.right || right);
     }
   }
 
   class CheckAnswer extends Judged {
     connectedCallback() {
       if (this.children.length) return;
-      const labels = JSON.parse(this.getAttribute("labels") ?? "null");
-      this.fields = labels?.map((label) => element("input", { type: "text", inputMode: "decimal", size: 8, autocomplete: "off" }));
-      if (labels) this.append(...labels.map((label, i) => element("label", {}, `${label} `, this.fields[i])));
-      else this.append((this.code = area("Your answer, in Python", this.getAttribute("start"))));
-      this.addEventListener("keydown", (event) => { if (event.key === "Enter" && (this.fields || event.ctrlKey || event.metaKey) && event.target !== this.start) this.judge(event.preventDefault()); });
+      const labels = Object.entries(JSON.parse(this.getAttribute("labels") ?? "{}")), start = this.getAttribute("start");
+      this.fields = labels.map(([, value]) => element("input", { type: "text", inputMode: "decimal", size: 8, autocomplete: "off", value }));
+      this.append(...labels.map(([label], i) => element("label", {}, `${label} `, this.fields[i])));
+      if (start) this.append((this.code = area("Your answer, in Python", start)));
+      this.addEventListener("keydown", (event) => { if (event.key === "Enter" && (this.fields.includes(event.target) || event.ctrlKey || event.metaKey) && event.target !== this.start) this.judge(event.preventDefault()); });
       this.judged("Check");
     }
 
     judge() {
       if (this.start.disabled) return;
-      return this.ask("check", [this.getAttribute("exercise"), this.code?.value ?? this.fields.map((field) => field.value)], "Right.");
+      return this.ask("check", [this.getAttribute("exercise"), this.fields.map((field) => field.value), this.code?.value], "Right.");
     }
   }
 

@@ -7,14 +7,11 @@ in new sandboxes.
 import os
 import secrets
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from collectives.digests import code, digest
 from collectives.processes import descendants, kill_descendants
@@ -22,7 +19,6 @@ from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter
 from collectives_course.sandbox import SandboxError
 from collectives_course.submission import (
-    Criterion,
     HandedIn,
     Submission,
     read_files,
@@ -36,11 +32,9 @@ from collectives_course.verdict import (
     Ungraded,
     Verdict,
     line,
-    printable,
 )
 from collectives_course.world import out_of_patience
 
-MAX_MESSAGE = 4000
 # Times the limit, for each criterion: what all ranks may use in all criteria together.
 MAX_SPENT = 10
 # Times the limit, for each criterion: how long all calls of all criteria may take together.
@@ -94,7 +88,7 @@ def grade(
             elif called > MAX_CALLED * whole:
                 ungradable = out_of_patience(called, waited)
             if ungradable:
-                verdict = _verdict(criterion, ungradable, 0.0)
+                verdict = criterion.verdict(ungradable, 0.0)
             else:
                 submission = Submission(
                     tree,
@@ -106,7 +100,7 @@ def grade(
                     sandboxed,
                     secret,
                 )
-                verdict = _graded(criterion, submission)
+                verdict = criterion.judged(submission)
                 spent, waited = spent + submission.spent, waited + submission.waited
                 called += submission.called
             verdicts.append(verdict)
@@ -151,7 +145,7 @@ def or_ungraded(
 def _not_run(
     assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError
 ) -> Grade:
-    verdicts = tuple(_verdict(each, why, 0.0) for each in assignment.criteria)
+    verdicts = tuple(each.verdict(why, 0.0) for each in assignment.criteria)
     return Grade(
         assignment.name, assignment.facts.title, name_of(folder), seed, verdicts, sandboxed
     )
@@ -182,52 +176,6 @@ def let_others_read(tree: Path) -> None:
     """
     for each in (tree, *tree.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
-
-
-def _graded(criterion: Criterion, submission: Submission) -> Verdict:
-    """Return the verdict on one criterion.
-
-    An error of a check that is no EndedError is the grader's fault.
-    """
-    start = time.monotonic()
-    ended: EndedError | None = None
-    details: dict[str, Any] = {}
-    try:
-        details = criterion.check(submission) or {}
-    except EndedError as error:
-        ended = error
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(last.filename).name}, line {last.lineno}"
-        ended = Ungraded(f"not graded: grader's fault: {type(error).__name__} ({where}): {error}")
-    finally:
-        submission.close()
-    return _verdict(criterion, ended, time.monotonic() - start, details)
-
-
-def _verdict(
-    criterion: Criterion,
-    ended: EndedError | None,
-    seconds: float,
-    details: dict[str, Any] | None = None,
-) -> Verdict:
-    if ended is None:
-        points = criterion.points
-        return Verdict(
-            criterion.name, criterion.text, "passed", points, points, "", seconds, details or {}
-        )
-    points = round(criterion.points * ended.share, 2)
-    message = printable(str(ended))[:MAX_MESSAGE]
-    return Verdict(
-        criterion.name,
-        criterion.text,
-        ended.status,
-        points,
-        criterion.points,
-        message,
-        seconds,
-        ended.details,
-    )
 
 
 def _in_parallel(

@@ -59,6 +59,7 @@ class ForbiddenError(PermissionError):
     """
 
 
+Ask = Callable[[dict[str, Any]], Any]
 Load = Callable[[str], ModuleType]
 Watch = Callable[[], AbstractContextManager[object]]
 
@@ -75,17 +76,17 @@ def serve(end: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
     connection = Connection(end)
     with suppress(GoneError):
         while True:
-            connection.send_frame(_answer(connection.next(), connection, load, watch))
+            connection.send_frame(answer(connection.next(), connection.ask, load, watch))
 
 
-def _answer(task: dict[str, Any], connection: Connection, load: Load, watch: Watch) -> bytes:
-    """Return the packed answer to a call.
+def answer(task: dict[str, Any], ask: Ask, load: Load, watch: Watch) -> bytes:
+    """Return the packed answer to a call, whose questions ``ask`` answers.
 
     Packing is watched, too: the student's code makes a schedule's steps.
     """
     try:
         with watch():
-            value = _called(task, connection, load)
+            value = _called(task, ask, load)
             arrays = [each if isinstance(each, np.ndarray) else None for each in task["arguments"]]
             return pack({"op": "return", "value": value, "arguments": arrays})
     # SystemExit and KeyboardInterrupt, too: the rank stays, to say so.
@@ -93,14 +94,14 @@ def _answer(task: dict[str, Any], connection: Connection, load: Load, watch: Wat
         return pack({"op": "raise", **_described(error, task["file"])})
 
 
-def _called(task: dict[str, Any], connection: Connection, load: Load) -> Any:
+def _called(task: dict[str, Any], ask: Ask, load: Load) -> Any:
     function = getattr(load(task["file"]), task["call"], None)
     if not callable(function):
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
         kind = getattr(comm, task["comm"])
-        arguments = [kind(task["rank"], task["size"], connection.ask, task["file"]), *arguments]
+        arguments = [kind(task["rank"], task["size"], ask, task["file"]), *arguments]
     return function(*arguments)
 
 

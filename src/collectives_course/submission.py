@@ -8,6 +8,7 @@ import errno
 import os
 import stat
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,11 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives_course.sandbox import Limits, RankProcess, SandboxError
-from collectives_course.verdict import EndedError, Failed, TimedOut
+from collectives_course.verdict import (
+    EndedError,
+    Failed,
+    Status,
+    TimedOut,
+    Ungraded,
+    Verdict,
+    printable,
+)
 from collectives_course.world import Network, RunResult, World
 
 MAX_FILE = 1 << 20
 MAX_RANKS = 16
+MAX_MESSAGE = 4000  # characters
 # A pipe that nobody writes to does not block.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 REASONS = {
@@ -249,6 +259,42 @@ class Criterion:
     points: float
     text: str
     check: Callable[[Submission], dict[str, Any] | None]
+
+    def judged(self, submission: Submission) -> Verdict:
+        """Return the verdict on a submission, and close it.
+
+        An error of the check that is no EndedError is the grader's fault.
+        """
+        start = time.monotonic()
+        ended: EndedError | None = None
+        details: dict[str, Any] = {}
+        try:
+            details = self.check(submission) or {}
+        except EndedError as error:
+            ended, details = error, error.details
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}, line {last.lineno}"
+            ended = Ungraded(
+                f"not graded: grader's fault: {type(error).__name__} ({where}): {error}"
+            )
+        finally:
+            submission.close()
+        return self.verdict(ended, time.monotonic() - start, details)
+
+    def verdict(
+        self, ended: EndedError | None, seconds: float, details: dict[str, Any] | None = None
+    ) -> Verdict:
+        """Return the verdict that this criterion was met, or ended so."""
+        status: Status = "passed"
+        points, message = self.points, ""
+        if ended is not None:
+            status = ended.status
+            points = round(self.points * ended.share, 2)
+            message = printable(str(ended))[:MAX_MESSAGE]
+        return Verdict(
+            self.name, self.text, status, points, self.points, message, seconds, details or {}
+        )
 
 
 def drawn_case(submission: Submission, nth: int) -> tuple[int, int]:

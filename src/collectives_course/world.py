@@ -234,11 +234,12 @@ class World:
 
     ``run`` runs it. A subclass may have other ``ops``: its questions, with their keys.
 
-    ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use
-    together.
+    ``comm``: the class of a rank's end, which asks them. ``selector``: what tells which ranks have
+    asked. ``memory``: what all ranks may use together.
     """
 
     comm: ClassVar[str] = "Comm"
+    selector: ClassVar[type[Any]] = selectors.DefaultSelector
     ops: ClassVar[dict[str, tuple[str, ...]]] = {
         **ENDINGS,
         "time": (),
@@ -275,7 +276,7 @@ class World:
             task = {"file": self.file, "call": call, "arguments": given, "comm": self.comm}
             rank.channel.meter.look()
             rank.channel.send({**task, "rank": rank.number, "size": size})
-        with selectors.DefaultSelector() as selector:
+        with self.selector() as selector:
             for rank in self.ranks:
                 selector.register(rank.channel.end, selectors.EVENT_READ, rank)
             try:

@@ -229,6 +229,24 @@ def test_an_exercise_answers(page: Page, complaints: list[str], exercise: str) -
     assert not complaints
 
 
+@pytest.mark.parametrize("name", ["ring", "trees"])
+def test_an_assignment_is_graded_in_its_handout(
+    page: Page, complaints: list[str], name: str
+) -> None:
+    page.goto(f"assignments/{name}/handout.html")
+    place = page.locator("check-answer")
+    place.get_by_role("button", name="Check").click()
+    ended(place, "wrong")
+    expect(place.locator(".live-verdict")).to_have_text("0 of 100 points.")
+    expect(place.locator("tr").first).to_contain_text("not written yet")
+    reference = ROOT / "assignments" / name / "reference" / f"{name}.py"
+    place.get_by_label("Your answer").fill(reference.read_text(encoding="utf8"))
+    place.get_by_role("button", name="Check").click()
+    ended(place, "right")
+    expect(place.locator(".live-verdict")).to_have_text("100 of 100 points.")
+    assert not complaints
+
+
 def test_the_playground_proves_python_and_its_link_runs_nothing(
     page: Page, complaints: list[str]
 ) -> None:

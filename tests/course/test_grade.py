@@ -219,7 +219,7 @@ def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(
     assert first.message.startswith(
         f"not graded: grader's fault: {error.__name__} (test_grade.py, line "
     )
-    assert len(first.message) <= grading.MAX_MESSAGE
+    assert len(first.message) <= submitting.MAX_MESSAGE
     assert "\x1b" not in first.message
     assert made.points == 10
     assert made.of == 20

@@ -14,12 +14,13 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
 from docutils import nodes
-from in_page.exercises import asked_of
+from in_page.exercises import EXERCISES, Assignment, asked_of
 from in_page.imports import packages
 from sphinx.util import logging
 
@@ -49,7 +50,9 @@ SCRIPTS = {
     "live-answers.js": ("<check-answer", "<python-playground"),
 }
 AFTER_OURS = 900  # the scripts of all pages, which these use, have 800
-EXERCISE = re.compile(r'<check-answer exercise="([\w-]+)">')
+EXERCISE = re.compile(r'<check-answer exercise="([\w/-]+)">')
+# What a page has of an assignment: no solution.
+GRADED = ("assignment.yaml", "criteria.py")
 
 
 class Cell(NamedTuple):
@@ -82,7 +85,7 @@ def load(app: Any, _page: str, _template: str, context: dict[str, Any], doctree:
 
 
 def with_fields(found: re.Match[str]) -> str:
-    """Return the element of an exercise with what its page shows: labels of numbers, or code to begin with."""
+    """Return the element of an exercise with what its page shows: labels of numbers, and code to begin with."""
     asked = asked_of(found[1])
     written = {name: it if isinstance(it, str) else json.dumps(it) for name, it in asked.items()}
     fields = "".join(f' {name}="{escape(text)}"' for name, text in written.items())
@@ -120,6 +123,9 @@ def pack(path: Path) -> None:
             for file in sorted(folder.rglob("*")):
                 if file.suffix in DATA and "__pycache__" not in file.parts:
                     archive.write(file, file.relative_to(base))
+        graded = [it.name for it in EXERCISES.values() if isinstance(it, Assignment)]
+        for name, file in product(graded, GRADED):
+            archive.write(ROOT / "assignments" / name / file, f"assignments/{name}/{file}")
 
 
 def cells_of(app: Any, page: str) -> list[Cell]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 RANKS = range(1, 17)
@@ -39,7 +40,21 @@ class Plan(NamedTuple):
     ranks: range = RANKS
 
 
-Exercise = tuple[Number, ...] | Function | Plan
+class Assignment(NamedTuple):
+    """A file of an assignment to write, which the assignment's own criteria grade."""
+
+    name: str
+    file: str
+
+    def start(self) -> str:
+        """Return the starter's text, which a build makes: no page has the solution."""
+        from collectives_course.assignment import without_solution
+
+        reference = Path(__file__).parents[3] / "assignments" / self.name / "reference" / self.file
+        return without_solution(reference.read_text(encoding="utf8"))
+
+
+Exercise = tuple[Number, ...] | Function | Plan | Assignment
 
 
 def made(collective: str, algorithm: str, p: int, **options: Any) -> Any:
@@ -351,6 +366,8 @@ EXERCISES: dict[str, Exercise] = {
     "what-is-the-sum-worth-2": (
         Number("ranks", lambda: 256, "When is half the distance between two numbers of bf16 one?"),
     ),
+    "assignments/ring": Assignment("ring", "ring.py"),
+    "assignments/trees": Assignment("trees", "trees.py"),
 }
 
 
@@ -382,8 +399,10 @@ def function_wrong(asked: Function, mine: Callable[..., Any]) -> str:
 
 
 def asked_of(name: str) -> dict[str, Any]:
-    """Return what a page shows of an exercise: labels of numbers, or the code to begin with."""
+    """Return what a page shows of an exercise: labels of numbers, each with what is typed already, and code."""
     exercise = EXERCISES[name]
     if isinstance(exercise, Function | Plan):
         return {"start": exercise.start}
-    return {"labels": [number.label for number in exercise]}
+    if isinstance(exercise, Assignment):
+        return {"labels": {"Your course's seed": "0"}, "start": exercise.start()}
+    return {"labels": {number.label: "" for number in exercise}}

@@ -28,6 +28,7 @@ logging.getLogger("matplotlib.font_manager").setLevel(
 
 LARGEST = 8192  # cells (rank, chunk) that the player draws
 MARKED = re.compile(r"^ *(\d+) \|.*<--", re.MULTILINE)  # the step at which a proof points
+CODE = "your code"  # the name in tracebacks of what a reader writes for an answer
 names: dict[str, Any] = {"__name__": "__main__"}
 
 
@@ -131,56 +132,80 @@ def judge(given: Any) -> dict[str, Any]:
     import playground
 
     source, collective = given
-    own, failed = defined(source, "your code")
-    if failed:
-        return failed
-    try:
+
+    def proved_and_compared(own: dict[str, Any]) -> dict[str, Any]:
         for p in playground.RANKS:
             playground.proved(own["mine"], collective, p)
         shown_p = own["mine"](8)
         return {"html": playground.compared(own["mine"], collective), "schedule": played(shown_p)}
-    except playground.WrongError as error:
-        return {"wrong": str(error), "schedule": played(error.schedule), "step": step_of(error)}
-    except BaseException as error:
-        return failure(error, "your code")
+
+    return judged(source, proved_and_compared)
 
 
 def check(given: Any) -> dict[str, Any]:
-    """Return why an answer to an exercise is wrong: its name, and numbers as text, or code. Nothing for a right one."""
+    """Return why an answer to an exercise is wrong. Nothing for a right one.
+
+    ``given`` is the exercise's name, the numbers asked for as text, and the code if it is asked for.
+    """
+    import exercises
+
+    name, numbers, code = given
+    asked = exercises.EXERCISES[name]
+    if isinstance(asked, exercises.Assignment):
+        return grade(asked.name, numbers[0], code)
+    if isinstance(asked, exercises.Function | exercises.Plan):
+        return judged(code, lambda own: wrong_in(asked, own))
+    return {"wrong": exercises.numbers_wrong(asked, list(numbers))}
+
+
+def wrong_in(asked: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """Return what is wrong with the function that a reader has defined."""
     import exercises
     import playground
 
-    name, answer = given
-    asked = exercises.EXERCISES[name]
-    if not isinstance(asked, exercises.Function | exercises.Plan):
-        return {"wrong": exercises.numbers_wrong(asked, list(answer))}
-    own, failed = defined(answer, "your code")
-    if failed:
-        return failed
+    if isinstance(asked, exercises.Function):
+        written = asked.start.partition("def ")[2].partition("(")[0]
+        return {"wrong": exercises.function_wrong(asked, own[written])}
+    for p in asked.ranks:
+        schedule = playground.proved(own["mine"], asked.collective, p)
+        if fault := asked.fault(schedule):
+            return {"wrong": f"p = {p}: {fault}", "schedule": played(schedule)}
+    return {"schedule": played(own["mine"](8))}
+
+
+def grade(name: str, seed: str, source: str) -> dict[str, Any]:
+    """Return the points of an assignment's file with all verdicts, and the schedule of the first that has one."""
+    import graded
+
+    if not seed.strip().isdecimal():
+        return {"wrong": f"seed: got '{seed}', expected a whole number"}
     try:
-        if isinstance(asked, exercises.Function):
-            written = asked.start.partition("def ")[2].partition("(")[0]
-            return {"wrong": exercises.function_wrong(asked, own[written])}
-        for p in asked.ranks:
-            schedule = playground.proved(own["mine"], asked.collective, p)
-            if fault := asked.fault(schedule):
-                return {"wrong": f"p = {p}: {fault}", "schedule": played(schedule)}
-        return {"wrong": "", "schedule": played(own["mine"](8))}
+        graded.stand_in()
+        found = graded.verdicts(name, int(seed), source)
+    except BaseException as error:
+        return failure(error, CODE)
+    points, of = sum(it.points for it in found), sum(it.of for it in found)
+    schedules = [it.details["schedule"] for it in found if "schedule" in it.details]
+    return {
+        "wrong" if points < of else "right": f"{points:g} of {of:g} points.",
+        "html": graded.table(found),
+        "schedule": played(schedules[0]) if schedules else None,
+    }
+
+
+def judged(source: str, judge: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Run a reader's code in a namespace of its own, and return what is said of that, or the error."""
+    import playground
+
+    linecache.cache[CODE] = (len(source), None, source.splitlines(keepends=True), CODE)
+    own: dict[str, Any] = {"__name__": "mine"}
+    try:
+        exec(compile(source, CODE, "exec"), own)
+        return judge(own)
     except playground.WrongError as error:
         return {"wrong": str(error), "schedule": played(error.schedule), "step": step_of(error)}
     except BaseException as error:
-        return failure(error, "your code")
-
-
-def defined(source: str, cell: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the names that code defines, in a namespace of its own, and its error, if any."""
-    linecache.cache[cell] = (len(source), None, source.splitlines(keepends=True), cell)
-    own: dict[str, Any] = {"__name__": "mine"}
-    try:
-        exec(compile(source, cell, "exec"), own)
-    except BaseException as error:
-        return own, failure(error, cell)
-    return own, {}
+        return failure(error, CODE)
 
 
 def step_of(error: BaseException) -> int:

@@ -1,7 +1,7 @@
 """The part of pydantic that machines and their links use, for a browser: no compiled core of pydantic runs there.
 
 A model checks and converts its fields as pydantic does for the types of `collectives.machine`: numbers, text, other
-models, tuples and dicts of these, or None. Messages differ; `tests/book/test_python_in_page.py` compares the values.
+models, tuples, lists and dicts of these, or None. Messages differ; tests/book/test_python_in_page.py compares values.
 """
 
 from __future__ import annotations
@@ -197,6 +197,8 @@ def converted(hint: Any, value: Any, context: Any, where: tuple[Any, ...]) -> An
         return None if value is None else converted(kinds[0], value, context, where)
     if origin is tuple:
         return sequence(inner, value, context, where)
+    if origin is list:
+        return list(sequence((*inner, ...), value, context, where))
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError("Input should be a valid dictionary")
