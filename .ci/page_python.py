@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from build_horovod import PIP, cache
+from collectives.digests import code, digest
+from collectives.files import replace
 from progress import note
 
 VERSION = "0.27.7"
@@ -39,7 +41,8 @@ OWN = {
     "pyyaml": ("yaml", []),
     "seaborn": ("seaborn", ["pandas", "matplotlib"]),
 }
-PLACE = Path(__file__).resolve().parent.parent / "_build" / "python"
+ROOT = Path(__file__).resolve().parent.parent
+PLACE, LIBRARY = ROOT / "_build" / "python", ROOT / "src" / "collectives"
 SECONDS = 60  # for one answer
 RANKS, MACHINES, SIZES = 16, ("textbook", "ethernet", "dgx-h100"), (8, 1 << 20, 256 << 20)
 
@@ -55,7 +58,7 @@ def main() -> None:
         kept = fetched(cache() / f"pyodide-{VERSION}")
         shutil.copytree(kept, PLACE)
         complete(PLACE)
-        (PLACE / "best.json").write_text(json.dumps(best()), encoding="utf8")
+        shutil.copy(compared(cache() / "playground.json"), PLACE / "best.json")
     except (FetchError, OSError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
         shutil.rmtree(PLACE, ignore_errors=True)
         note(f"no live cells on the pages: {error}")
@@ -201,6 +204,15 @@ def wheel(project: str, module: str, folder: Path) -> dict[str, Any]:
 
 
 Best = tuple[str, int, str, float]
+
+
+def compared(kept: Path) -> Path:
+    """Return the file in the cache with the playground's comparison, computed again by another library only."""
+    made_by = digest([code(LIBRARY), Path(__file__).read_text("utf8")])
+    if not kept.exists() or json.loads(kept.read_text("utf8"))["made_by"] != made_by:
+        found = {"made_by": made_by, **best()}
+        replace(kept, lambda path: path.write_text(json.dumps(found), encoding="utf8"))
+    return kept
 
 
 def best() -> dict[str, list[Best]]:

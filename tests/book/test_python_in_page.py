@@ -131,6 +131,20 @@ def test_a_cell_is_live_if_all_that_it_needs_is_in_a_page() -> None:
     ]
 
 
+def test_a_cell_that_others_need_imports_what_is_used_then_on_the_same_lines() -> None:
+    from book_site import live
+
+    sources = [
+        "import pandas\nfrom a import (\n    b,\n)\nimport c, d\nx = b(1)\npandas.show(x)",
+        "c(x)",
+    ]
+    first, last = live.analyzed([*map(new_code_cell, sources)])
+    code = live.code_of(first, [first, last])
+    assert code["quiet"] == sources[0].replace("import pandas", "")
+    assert live.code_of(first, [first])["quiet"] == code["quiet"].replace("import c, d", "")
+    assert live.code_of(last, [first, last])["needs"] == [0]
+
+
 def test_every_exercise_of_a_page_is_there_and_its_first_code_is_wrong() -> None:
     from in_page import exercises
 
@@ -221,6 +235,17 @@ def cut(p: int) -> Any:
 
     whole = ALGORITHMS["reduce", "flat"](p)
     return replace(whole, nsteps=0)
+
+
+def test_the_playground_s_comparison_is_computed_again_by_another_library_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, computed = tmp_path / "playground.json", list[int]()
+    monkeypatch.setattr(FETCH, "best", lambda: computed.append(1) or {"reduce": [len(computed)]})
+    for library, times in (("one", 1), ("one", 1), ("other", 2)):
+        monkeypatch.setattr(FETCH, "code", lambda _folder, library=library: library)
+        assert json.loads(FETCH.compared(kept).read_text("utf8"))["reduce"] == [times]
+    assert [it.name for it in tmp_path.iterdir()] == ["playground.json"]
 
 
 class Ranges(BaseHTTPRequestHandler):
