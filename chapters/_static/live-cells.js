@@ -1,7 +1,7 @@
 /* Live cells: each cell of class live-cell gets a button that opens its code for editing and runs it.
 
-   The cells of a page share one interpreter. The file python/cells/PAGE.json has the code of all cells, and which ones each needs;
-   those run first, once. Attribute data-state of a cell: running, done, error. */
+   The cells of a page share one interpreter. The file python/cells/PAGE.json has the code of all cells, which ones each needs, and
+   what of it runs then (quiet); those run first, once. Attribute data-state of a cell: running, done, error. */
 
 (() => {
   "use strict";
@@ -69,7 +69,7 @@
       this.say("running", "Starting …");
       const cells = await load(), needed = cells[this.number].needs.filter((number) => !ran.has(number));
       const asked = [...needed, this.number].map((number) => ({
-        name: `cell ${number}`, source: opened.get(number)?.editor.value ?? cells[number].source, isLast: number === this.number,
+        name: `cell ${number}`, source: opened.get(number)?.editor.value ?? cells[number].quiet, isLast: number === this.number,
       }));
       const output = new Output(this.shown), began = performance.now();
       if (this.output) this.output.hidden = true;

@@ -38,12 +38,11 @@ function write(bytes) {
 async function start() {
   postMessage({ status: "Fetching Python, once for this page …" });
   const library = fetch(`${FOLDER}library.zip`).then((answer) => answer.arrayBuffer());
-  const python = await loadPyodide({ indexURL: FOLDER });
+  const python = await loadPyodide({ indexURL: FOLDER, packages: ["numpy"] }); // fetched beside Python itself
   python.unpackArchive(await library, "zip", { extractDir: "/lib/python3.12/site-packages" });
   const lock = await (await fetch(`${FOLDER}pyodide-lock.json`)).json();
   const packages = Object.fromEntries(Object.entries(lock.packages).flatMap(([name, { imports }]) => imports.map((module) => [module, name])));
   const load = (modules) => python.loadPackage(modules.map((module) => packages[module]), { messageCallback: () => {} });
-  await load(["numpy"]);
   closeNetwork();
   for (const stream of ["setStdout", "setStderr"]) python[stream]({ write });
   return { kernel: python.pyimport("kernel"), load, known: new Set(Object.keys(packages)) };

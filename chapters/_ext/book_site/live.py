@@ -104,7 +104,7 @@ def write(app: Any, failure: Exception | None) -> None:
         counted.update(cell.reason or "live" for cell in cells if cell.is_shown)
         if any(cell.is_shown and not cell.reason for cell in cells):
             counted["pages"] += 1
-            named = {cell.number: {"source": cell.source, "needs": cell.needs} for cell in cells}
+            named = {cell.number: code_of(cell, cells) for cell in cells}
             path = static / "cells" / f"{page}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(named), encoding="utf8")
@@ -150,6 +150,25 @@ def analyzed(cells: list[Any]) -> Iterator[Cell]:
         made[number] = Cell(number, cell.source, needs, is_shown, reason)
         defined |= dict.fromkeys(own, number)
         yield made[number]
+
+
+def code_of(cell: Cell, cells: list[Cell]) -> dict[str, Any]:
+    """Return what a page knows of a cell; ``quiet`` is its code where only others need it.
+
+    That has no import of which nothing is used then: most bring Matplotlib for the cell's own figure.
+    """
+    others = [names_of(other.source)[0] for other in cells if other is not cell]
+    body = ast.parse(cell.source).body
+    if body and isinstance(body[-1], ast.Expr):
+        body.pop()  # its value is not shown
+    rest = [it for it in body if not isinstance(it, ast.Import | ast.ImportFrom)]
+    used = names_of("\n".join(map(ast.unparse, rest)))[0].union(*others)
+    lines = cell.source.splitlines()
+    for statement in body:
+        if statement not in rest and not bound(statement, local=False) & used:
+            for number in range(statement.lineno - 1, statement.end_lineno or 0):
+                lines[number] = ""  # the others keep their numbers
+    return {"source": cell.source, "quiet": "\n".join(lines), "needs": cell.needs}
 
 
 def names_of(source: str) -> tuple[set[str], set[str]]:
