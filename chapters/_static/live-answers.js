@@ -54,7 +54,7 @@ def mine(p):
       if (done.isStopped) return this.say("error", done.error);
       if (done.error) {
         output.error({ ...done, name: "your code" });
-        return this.say("error", "Your code raises an error.");
+        return this.say("error", `Your code raises an error. ${done.summary ?? ""}`);
       }
       const [first, ...rest] = (done.wrong ?? "").split("\n");
       if (rest.length) output.text(rest.join("\n"));
@@ -80,28 +80,29 @@ def mine(p):
     }
   }
 
-  /* Its code is in the address after #: py the code, pc the collective. A link fills the field; only a click runs it. */
+  /* Its code is in the address after #: py the code, pc the collective, pp the number of ranks (0: 1 to 16). A link fills the field; only a click runs it. */
   class PythonPlayground extends Judged {
     connectedCallback() {
       if (this.children.length) return;
       const asked = new URLSearchParams(location.hash.slice(1)), names = schedulePlayer.COLLECTIVES;
       this.collective = element("select", { innerHTML: names.map((name) => schedulePlayer.option(name, name.replaceAll("_", "-"), name === (asked.get("pc") ?? "all_reduce"))).join("") });
+      this.ranks = element("select", { innerHTML: Array.from({ length: 17 }, (_, p) => schedulePlayer.option(p, p || "1 to 16", p === Number(asked.get("pp")))).join("") });
       this.code = area("A function mine(p), in Python", asked.get("py") ?? STARTER);
       this.append(
         element("p", { textContent: "In Python a schedule is a function of p. This one is proved for 1 to 16 ranks, and then compared with the library's fastest on three machines." }),
-        element("label", { className: "live-choice" }, "Collective ", this.collective), this.code);
+        element("div", { className: "live-choice" }, element("label", {}, "Collective ", this.collective), element("label", {}, "Ranks ", this.ranks)), this.code);
       this.code.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.judge(event.preventDefault()); });
-      this.judged("Prove for p = 1 to 16", button("Copy a link", () => this.copy(this.link)), button("Copy the command for real ranks", () => this.copy(this.command)));
+      this.judged("Prove", button("Copy a link", () => this.copy(this.link)), button("Copy the command for real ranks", () => this.copy(this.command)));
       if (asked.has("py")) this.scrollIntoView();
     }
 
     get link() {
-      const written = new URLSearchParams({ pc: this.collective.value, py: this.code.value });
+      const written = new URLSearchParams({ pc: this.collective.value, pp: this.ranks.value, py: this.code.value });
       return `${location.href.split("#")[0]}#${written}`;
     }
 
     get command() {
-      return `cat > mine.py <<'END'\n${this.code.value.trimEnd()}\nEND\ncollectives bench ${this.collective.value} mine.py:mine -p 4\n`;
+      return `cat > mine.py <<'END'\n${this.code.value.trimEnd()}\nEND\ncollectives bench ${this.collective.value} mine.py:mine -p ${Number(this.ranks.value) || 4}\n`;
     }
 
     async copy(text) {
@@ -111,7 +112,8 @@ def mine(p):
 
     judge() {
       if (this.start.disabled) return;
-      return this.ask("judge", [this.code.value, this.collective.value], "Proved for 1 to 16 ranks. Below: its times, and the schedule on 8 ranks.");
+      const p = Number(this.ranks.value);
+      return this.ask("judge", [this.code.value, this.collective.value, p], p ? `Proved for p = ${p}.` : "Proved for 1 to 16 ranks. Below: its times, and the schedule on 8 ranks.");
     }
   }
 

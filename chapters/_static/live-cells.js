@@ -87,7 +87,9 @@
         for (const number of [...needed, this.number]) ran.add(number);
       }
       this.point(done);
-      this.say(done.error ? "error" : "done", `${done.error ? "Error" : "Done"} after ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+      const seconds = ((performance.now() - began) / 1000).toFixed(1);
+      if (done.error) this.say("error", `Error after ${seconds} s. ${done.summary ?? ""}`);
+      else this.say("done", `Done after ${seconds} s.`);
     }
 
     /* Offer to go to the line of an error. */

@@ -141,6 +141,9 @@ def test_a_reader_breaks_a_ring_sees_where_repairs_it_and_plays_it(page: Page) -
     broken = "from dataclasses import replace\nverify(replace(ring, nsteps=5, repeats=()))"
     run(cell, broken, "error")
     expect(cell.locator(".live-error mark").first).to_contain_text("line 2")
+    expect(cell.get_by_role("status").first).to_contain_text(
+        "rank 0 holds chunk 1 of rank 1 0 times"
+    )
     expect(cell.locator("schedule-player")).to_have_attribute("data-complete", "false")
     cell.get_by_role("button", name="Go to line 2").click()
     chosen = "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
@@ -262,12 +265,17 @@ def test_the_playground_proves_python_and_its_link_runs_nothing(
     ended(ground, "wrong")
     expect(ground.locator(".live-verdict")).to_contain_text("p = 4: all_reduce on 4 ranks")
     expect(ground.locator("schedule-player")).to_have_attribute("data-complete", "false")
+    ground.get_by_label("Ranks").select_option("3")
+    ground.get_by_role("button", name="Prove").click()
+    ended(ground, "right")
+    expect(ground.locator(".live-verdict")).to_have_text("Proved for p = 3.")
     link = ground.evaluate("it => it.link")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto("about:blank")
     page.goto(link)
     expect(ground.get_by_role("textbox")).to_have_value(code.input_value())
+    expect(ground.get_by_label("Ranks")).to_have_value("3")
     page.wait_for_load_state("networkidle")
     assert not [url for url in asked if "_static/python" in url]
     assert not complaints

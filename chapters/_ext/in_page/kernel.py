@@ -116,6 +116,7 @@ def failure(error: BaseException, cell: str) -> dict[str, Any]:
     return {
         "missing": error.name if isinstance(error, ModuleNotFoundError) else None,
         "error": "".join(traceback.format_exception(type(error), error, inner)),
+        "summary": traceback.format_exception_only(type(error), error)[-1].partition("\n")[0],
         "line": error.lineno
         if isinstance(error, SyntaxError) and is_syntax
         else (lines or [0])[-1],
@@ -127,17 +128,18 @@ def failure(error: BaseException, cell: str) -> dict[str, Any]:
 def judge(given: Any) -> dict[str, Any]:
     """Return what is wrong with a reader's ``mine`` for the first p, or the schedule and a table of its times.
 
-    ``given`` is the code and the collective.
+    ``given`` is the code, the collective, and a number of ranks; 0 asks for all, and for the table.
     """
     import playground
 
-    source, collective = given
+    source, collective, p = given
 
     def proved_and_compared(own: dict[str, Any]) -> dict[str, Any]:
-        for p in playground.RANKS:
-            playground.proved(own["mine"], collective, p)
-        shown_p = own["mine"](8)
-        return {"html": playground.compared(own["mine"], collective), "schedule": played(shown_p)}
+        mine = own["mine"]
+        for ranks in [p] if p else playground.RANKS:
+            playground.proved(mine, collective, ranks)
+        table = None if p else playground.compared(mine, collective)
+        return {"html": table, "schedule": played(mine(p or 8))}
 
     return judged(source, proved_and_compared)
 
