@@ -187,7 +187,7 @@ js.WorkerGlobalScope.prototype.fetch.call(js.self, "https://example.org/x")
         ("import js\njs.eval('fetch(1)')", "error"),
         (FIRST_FETCH, "error"),
         ("class Shown:\n    def _repr_html_(self):\n        return '<img src=x onerror=\"document.title=1\">"
-         "<script>document.title=1</script>'\nShown()", "done"),
+         "<script>document.title=1</script><meta http-equiv=refresh content=\"0; url=genindex.html\">'\nShown()", "done"),
     ],
 )  # fmt: skip
 def test_what_a_reader_runs_reaches_no_other_host_and_not_the_page(
@@ -197,7 +197,7 @@ def test_what_a_reader_runs_reaches_no_other_host_and_not_the_page(
     title = page.title()
     cell = opened(page, "chapters/preface", 7)
     run(cell, code, state)
-    page.wait_for_timeout(200)
+    page.wait_for_timeout(500)
     assert page.title() == title
     assert not [it for it in complaints if it.startswith("asks")]
 

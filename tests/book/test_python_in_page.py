@@ -242,10 +242,21 @@ def test_the_playground_s_comparison_is_computed_again_by_another_library_only(
 ) -> None:
     kept, computed = tmp_path / "playground.json", list[int]()
     monkeypatch.setattr(FETCH, "best", lambda: computed.append(1) or {"reduce": [len(computed)]})
-    for library, times in (("one", 1), ("one", 1), ("other", 2)):
-        monkeypatch.setattr(FETCH, "code", lambda _folder, library=library: library)
-        assert json.loads(FETCH.compared(kept).read_text("utf8"))["reduce"] == [times]
-    assert [it.name for it in tmp_path.iterdir()] == ["playground.json"]
+    cases = (
+        ("one", 1),
+        ("one", 1),
+        ("other", 2),
+    )
+    for library, times in cases:
+        monkeypatch.setattr(
+            FETCH,
+            "code",
+            lambda _folder, library=library: library,
+        )
+        written = FETCH.compared(kept).read_text("utf8")
+        assert json.loads(written)["reduce"] == [times]
+    left = [it.name for it in tmp_path.iterdir()]
+    assert left == ["playground.json"]
 
 
 class Ranges(BaseHTTPRequestHandler):
