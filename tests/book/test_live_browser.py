@@ -187,7 +187,7 @@ js.WorkerGlobalScope.prototype.fetch.call(js.self, "https://example.org/x")
         ("import js\njs.eval('fetch(1)')", "error"),
         (FIRST_FETCH, "error"),
         ("class Shown:\n    def _repr_html_(self):\n        return '<img src=x onerror=\"document.title=1\">"
-         "<script>document.title=1</script><meta http-equiv=refresh content=\"0; url=genindex.html\">'\nShown()", "done"),
+         "<script>document.title=1</script><meta http-equiv=refresh content=\"0;url=x.html\">'\nShown()", "done"),
     ],
 )  # fmt: skip
 def test_what_a_reader_runs_reaches_no_other_host_and_not_the_page(
