@@ -28,13 +28,15 @@ def test_every_size_of_node_is_proved(p: int) -> None:
 
 
 @pytest.mark.parametrize(("p", "g"), [(4, 2), (6, 3), (12, 4), (9, 3), (7, 7), (5, 1)])
-def test_ragged_numbers_are_added_once(p: int, g: int) -> None:
+@pytest.mark.parametrize("pieces", [1, 8])
+def test_ragged_numbers_are_added_once(p: int, g: int, pieces: int) -> None:
     schedule = build(
         "all_reduce",
         "nvls_tree",
         p,
         ranks_per_node=g,
         segments=3,
+        pieces=pieces,
     )
     state = np.zeros(
         (p + p // g, schedule.k),

@@ -13,8 +13,10 @@ from collectives.bench.fitting import (
     library_algorithms,
     part_of,
     predicted,
+    ways,
 )
 from collectives.machine import Link, Machine, Protocol, machine
+from collectives.nccl import formulas
 from command import Capture, run
 
 SIZES = (8, 4096, 1 << 20, 1 << 24, 1 << 28)
@@ -46,6 +48,7 @@ def rows_on(on: Machine, nodes: int, ranks: int, sizes: tuple[int, ...] = SIZES)
     [
         (1, {"call": 3.0, "inside.rate": 0.6}),
         (2, {"network.rate": 0.6, "network.added": 10e-6}),
+        (2, {"network.rate": 0.6, "network.each": 10e-6}),
     ],
 )
 def test_planted_constants_are_found_again(nodes: int, planted: dict[str, float]) -> None:
@@ -113,6 +116,24 @@ def test_the_choice_is_the_librarys_unless_the_row_says_another() -> None:
     )
     assert library_algorithms(on, forced) == ["multi_channel_ring"]
     assert predicted(on, forced)[0] >= predicted(on, forced._replace(algorithm=""))[0]
+
+
+def test_a_row_takes_what_nccl_takes_where_its_gpus_are_known() -> None:
+    h100 = machine("h100")
+    for nbytes in SIZES:
+        row = Measured(2, 8, nbytes, 1.0)
+        job = formulas.job("all_reduce", 2, 8, "hopper", h100.inside.rate / 1e9, 8, 48)
+        choice = formulas.predictions(job, nbytes, ["ring", "tree", "nvls_tree"])[0]
+        (way,) = ways(h100, row)
+        assert way.algorithm.endswith(choice.algorithm)
+        assert way.protocol == choice.protocol
+        fastest = ways(h100.model_copy(update={"name": "mine"}), row)
+        assert [each.algorithm for each in fastest] == library_algorithms(h100, row)
+        assert (
+            predicted(h100.model_copy(update={"name": "mine"}), row)[0] <= predicted(h100, row)[0]
+        )
+    (forced,) = ways(h100, Measured(2, 8, 1 << 28, 1.0, algorithm="ring"))
+    assert forced.algorithm == "multi_channel_ring"
 
 
 def test_a_part_of_each_node_has_its_part_of_the_ports() -> None:

@@ -20,14 +20,16 @@ from collectives.core.schedule import Ints, Schedule, Step, on
 PIECES = 8
 
 
-def nvls_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> Schedule:
+def nvls_tree(
+    p: int, ranks_per_node: int | None = None, segments: int = 1, pieces: int = PIECES
+) -> Schedule:
     """Add in the switch of each node, and all-reduce the parts between the nodes by two trees for each rank.
 
     On one node it is NCCL's NVLS, on several its NVLSTree. The node's switch adds, so that a rank
     sends and receives (1 + 1/g) n inside its node of g ranks, where a ring has 2 (g-1)/g n. Between
     the nodes it sends at most 2 n/g. `in_network` is another switch, which joins all ranks.
 
-    Steps: 4 and those of `two_tree` between the nodes. Two segments or more are cut into `PIECES`
+    Steps: 4 and those of `two_tree` between the nodes. Two segments or more are cut into ``pieces``
     each; every other step is a pause, and each further piece is one step more: so a message that
     carries parts of two pieces does not wait for what has only just left.
 
@@ -70,7 +72,7 @@ def nvls_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> S
             "all_reduce", p, k, steps, at, one_port=False, ranks_per_node=g, switches=nodes
         )
     whole = Schedule("all_reduce", p, k, 2 * steps - 1, paused, ranks_per_node=g, switches=nodes)
-    return in_segments(whole, PIECES * segments)
+    return in_segments(whole, pieces * segments)
 
 
 def _by_place(between: Schedule, p: int, g: int, k: int) -> Schedule:

@@ -1,10 +1,11 @@
 """A machine's constants, fitted to measured all-reduces as nccl-tests prints them.
 
-A fit begins with a machine file, written by hand from a data sheet, and changes six of its
+A fit begins with a machine file, written by hand from a data sheet, and changes some of its
 constants (`CONSTANTS`). It makes the squares of log(simulated / measured) least. A weak pull
 towards the file's values keeps those constants near them that the rows say nothing of. The library
-chooses: a row counts as the fastest of rings, trees and, where a protocol of the file names
-`nvls_tree`, switches that add.
+chooses among rings, trees and, where a protocol of the file names `nvls_tree`, switches that add.
+Where the machine's name tells its GPUs, a row takes what NCCL takes by its own formulas, cut as
+NCCL cuts it. That is not always the fastest. On other machines the fastest counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ import numpy as np
 from collectives.algorithms import build
 from collectives.core.schedule import Schedule
 from collectives.machine import Delay, Machine, Protocol
+from collectives.nccl import formulas
+from collectives.nccl.chunks import pieces
 from collectives.simulator.scaling import Case, segmented
 from collectives.simulator.simulation import simulate
 
@@ -64,10 +66,18 @@ class Fitted(NamedTuple):
     changes: dict[str, float]
 
 
+class Way(NamedTuple):
+    """A way in which a library may run a row; without protocol and segments the fastest of them."""
+
+    algorithm: str
+    protocol: str | None = None
+    segments: int | None = None
+
+
 class Candidate(NamedTuple):
     """A schedule that a row may have taken, on the machine's nodes."""
 
-    algorithm: str
+    way: Way
     schedule: Schedule
 
 
@@ -79,11 +89,13 @@ CONSTANTS = {
     "inside.latency": "delays inside a node",
     "network.rate": "the rate of a network port",
     "network.added": "seconds added to the network's latencies",
+    "network.each": "seconds added to what a message occupies a network port",
     "switch.share": "the share of the rate that switches which add attain",
 }
 
-# The unit of added seconds, in which a change of one counts as much as a factor of e.
-ADDED = 5e-6
+# What is added and no factor: so many seconds count as much as a factor of e. Networks of clouds add
+# some 20 us or more to a message's way.
+SECONDS = {"network.added": 20e-6, "network.each": 5e-6}
 
 # By which factor a rate may exceed the sheet's, which the hardware does not exceed.
 MOST = 1.05
@@ -145,14 +157,16 @@ def changed(on: Machine, changes: Mapping[str, float]) -> Machine:
     >>> faster.inside.rate / 1e9, faster.network.latency
     (674.0, 1.2e-05)
     """
-    by = dict.fromkeys(CONSTANTS, 1.0) | {"network.added": 0.0} | dict(changes)
+    by = dict.fromkeys(CONSTANTS, 1.0) | dict.fromkeys(SECONDS, 0.0) | dict(changes)
 
     def inside(of: Delay) -> dict[str, float]:
         factor = by["inside.latency"]
         return {"latency": of.latency * factor, "overhead": of.overhead * factor}
 
     def network(of: Delay) -> dict[str, float]:
-        return {"latency": max(0.0, of.latency + by["network.added"])}
+        latency = of.latency + by["network.added"]
+        overhead = of.overhead + by["network.each"]
+        return {"latency": max(0.0, latency), "overhead": max(0.0, overhead)}
 
     def protocol(of: Protocol) -> Protocol:
         share = of.share * by["switch.share"] if of.algorithms == (SWITCHES,) else of.share
@@ -203,8 +217,50 @@ def library_algorithms(on: Machine, row: Measured) -> list[str]:
     return rings + trees + ([SWITCHES] if has_switches else [])
 
 
+def ways(on: Machine, row: Measured) -> list[Way]:
+    """Return the ways from which a row takes the fastest: NCCL's one where its GPUs are known, or each algorithm.
+
+    >>> from collectives.machine import machine
+    >>> ways(machine("h100"), Measured(2, 8, 1 << 20, 1e-4))
+    [Way(algorithm='multi_channel_tree', protocol='LL128', segments=4)]
+    >>> ways(machine("mi300x"), Measured(1, 8, 1 << 20, 1e-4))
+    [Way(algorithm='ring', protocol=None, segments=None)]
+    """
+    names = library_algorithms(on, row)
+    generation = formulas.generation_of(on.name)
+    if generation is None or not on.fastest_protocol:
+        return [Way(name) for name in names]
+    here = part_of(on, row.ranks_per_node, row.nodes)
+    inside = (here.inside or here.network).rate / 1e9
+    network = here.network.rate / 1e9
+    job = formulas.job(
+        "all_reduce", row.nodes, row.ranks_per_node, generation, inside, here.ports, network
+    )
+    of_nccl = {_name_in_nccl(name, row.nodes): name for name in names}
+    able = [name for name in of_nccl if not name.startswith("nvls") or job.switches]
+    choice = formulas.predictions(job, row.bytes, able)[0]
+    cut = pieces(job, choice.algorithm, choice.protocol, row.bytes)
+    return [Way(of_nccl[choice.algorithm], choice.protocol, cut)]
+
+
+def _name_in_nccl(algorithm: str, nodes: int) -> str:
+    switches = "nvls" if nodes == 1 else "nvls_tree"
+    return {TREES: "tree", SWITCHES: switches}.get(algorithm, "ring")
+
+
+def _with_protocol(on: Machine, way: Way) -> Machine:
+    """Return the machine with only the protocol of a way, if it has one of that name and the way tells it."""
+    kept = tuple(
+        protocol
+        for protocol in on.protocols
+        if protocol.name == way.protocol or protocol.algorithms == (SWITCHES,)
+    )
+    is_named = any(protocol.name == way.protocol for protocol in kept)
+    return on.model_copy(update={"protocols": kept}) if is_named else on
+
+
 def predicted(on: Machine, row: Measured) -> tuple[float, str]:
-    """Return the simulated seconds of a row and the algorithm that has them, the fastest of the library's.
+    """Return the simulated seconds of a row and the algorithm that has them, by the library's choice.
 
     Raises ValueError as `simulate` does. Cost: a second for 2 nodes of 8 and 1 GiB.
 
@@ -213,10 +269,28 @@ def predicted(on: Machine, row: Measured) -> tuple[float, str]:
     'ring'
     """
     here = part_of(on, row.ranks_per_node, row.nodes)
-    return min(
-        (segmented(Case("all_reduce", name, row.ranks, row.bytes, here))[1].seconds, name)
-        for name in library_algorithms(on, row)
-    )
+    found = []
+    for way in ways(on, row):
+        _, seconds = _simulated(_with_protocol(here, way), row, way)
+        found.append((seconds, way.algorithm))
+    return min(found)
+
+
+def _simulated(here: Machine, row: Measured, way: Way) -> tuple[int, float]:
+    """Return the segments of a way, the best ones if it does not tell, and its seconds."""
+    if way.segments is None:
+        case = Case("all_reduce", way.algorithm, row.ranks, row.bytes, here)
+        segments, simulation = segmented(case)
+        return segments, simulation.seconds
+    return way.segments, simulate(_schedule(row, way), here, row.bytes).seconds
+
+
+def _schedule(row: Measured, way: Way, segments: int | None = None) -> Schedule:
+    """Return the schedule of a way; segments that it tells are NCCL's pieces."""
+    options = {"ranks_per_node": row.ranks_per_node, "segments": way.segments or segments}
+    if way.segments is not None:
+        options["pieces"] = 1  # of a segment
+    return build("all_reduce", way.algorithm, row.ranks, **options)
 
 
 def fit(on: Machine, rows: Sequence[Measured], only: Sequence[str] | None = None) -> Fitted:
@@ -260,9 +334,9 @@ def fit(on: Machine, rows: Sequence[Measured], only: Sequence[str] | None = None
 
 
 def _changes(names: Sequence[str], found: Any) -> dict[str, float]:
-    """Return a fit's variables as changes: logarithms of factors, and units of added seconds."""
+    """Return a fit's variables as changes: logarithms of factors, and units of `SECONDS`."""
     return {
-        name: value * ADDED if name == "network.added" else math.exp(value)
+        name: value * SECONDS[name] if name in SECONDS else math.exp(value)
         for name, value in zip(names, found.tolist(), strict=True)
     }
 
@@ -270,26 +344,27 @@ def _changes(names: Sequence[str], found: Any) -> dict[str, float]:
 def _candidates(on: Machine, row: Measured) -> list[Candidate]:
     """Return the schedules near the fastest, in their best segments on this machine."""
     here = part_of(on, row.ranks_per_node, row.nodes)
-    names = library_algorithms(on, row)
-    found = [segmented(Case("all_reduce", name, row.ranks, row.bytes, here)) for name in names]
-    seconds = [simulation.seconds for _, simulation in found]
-    is_near = [each <= NEAR * min(seconds) for each in seconds]
+    found = [(way, *_simulated(_with_protocol(here, way), row, way)) for way in ways(on, row)]
+    least = min(seconds for _, _, seconds in found)
     return [
-        Candidate(name, _kept(name, row, segments))
-        for name, (segments, _) in compress(zip(names, found, strict=True), is_near)
+        Candidate(way, _kept(row, way, segments))
+        for way, segments, seconds in found
+        if seconds <= NEAR * least
     ]
 
 
-def _kept(name: str, row: Measured, segments: int) -> Schedule:
+def _kept(row: Measured, way: Way, segments: int) -> Schedule:
     """Return the schedule with its steps made once, because a fit simulates it a hundred times."""
-    options = {"ranks_per_node": row.ranks_per_node, "segments": segments}
-    made = build("all_reduce", name, row.ranks, **options)
+    made = _schedule(row, way, segments)
     return replace(made, make=[*made.steps()].__getitem__)
 
 
 def _seconds(on: Machine, row: Measured, candidates: Sequence[Candidate]) -> float:
     here = part_of(on, row.ranks_per_node, row.nodes)
-    return min(simulate(each.schedule, here, row.bytes).seconds for each in candidates)
+    return min(
+        simulate(candidate.schedule, _with_protocol(here, candidate.way), row.bytes).seconds
+        for candidate in candidates
+    )
 
 
 def _rounded(on: Machine) -> Machine:

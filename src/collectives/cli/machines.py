@@ -328,7 +328,7 @@ def _calibrate(arguments: argparse.Namespace) -> None:
 
 def _fit(arguments: argparse.Namespace) -> None:
     """Print the machine that is fitted to logs, and the errors of its rows."""
-    from collectives.bench.fitting import CONSTANTS, fit, predicted, rows_of
+    from collectives.bench.fitting import CONSTANTS, SECONDS, fit, predicted, rows_of
     from collectives.machine import machine, text
 
     # Another package reads logs; like the verbs of others, it is asked for by name.
@@ -347,7 +347,7 @@ def _fit(arguments: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     for name, change in found.changes.items():
-        by = duration(change) if name == "network.added" else f"{change:.2f} times {start.name}'s"
+        by = duration(change) if name in SECONDS else f"{change:.2f} times {start.name}'s"
         print(f"{CONSTANTS[name]}: {by}", file=sys.stderr)
     middle = f"{median(map(abs, errors)):.0%} in the median"
     print(f"The fit is off by {middle}, {max(map(abs, errors)):.0%} at most.", file=sys.stderr)

@@ -339,7 +339,7 @@ def predictions(of: Job, nbytes: int, algorithms: list[str]) -> list[Prediction]
     for algorithm in algorithms:
         for protocol in PROTOCOLS:
             if (algorithm, protocol) in LATENCIES:
-                channels = _most_channels(of, algorithm)
+                channels = most_channels(of, algorithm)
                 latency = _latency(of, algorithm, protocol, nbytes)
                 total = seconds(of, algorithm, protocol, nbytes)
                 found.append(Prediction(algorithm, protocol, channels, total, latency))
@@ -357,7 +357,12 @@ def seconds(of: Job, algorithm: str, protocol: str, nbytes: int) -> float:
     return _latency(of, algorithm, protocol, nbytes) + nbytes / (rate * 1e9)
 
 
-def _most_channels(of: Job, algorithm: str) -> int:
+def most_channels(of: Job, algorithm: str) -> int:
+    """Return how many channels an algorithm has at most.
+
+    >>> most_channels(job("all_reduce", 2, 8, "hopper", 370.8, 8, 50), "tree")
+    16
+    """
     if algorithm.startswith("nvls"):
         return of.gpus.switch_channels[0 if of.nodes == 1 else 1]
     return 2 * of.rings.number

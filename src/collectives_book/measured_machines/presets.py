@@ -45,8 +45,9 @@ class Recipe(NamedTuple):
 
 
 INSIDE = ("call", "inside.rate", "inside.latency")
-# A call costs what it costs on one node, so that the rows of two tell the network's delays.
-OUTSIDE = ("network.rate", "network.added")
+# A call costs what it costs on one node, so that the rows of two tell the network's delays. The rate
+# of a port stays the sheet's, because two nodes send so little through it that NVLink decides.
+OUTSIDE = ("network.added", "network.each")
 
 # NVLink's rates are those of NCCL's topo.h, 20 GB/s a link of an A100, 20.6 of an H100 and 40.1 of
 # a B200, and a port of 400 Gbit/s has 48 GB/s there. LL's rates and the share of a switch are in
