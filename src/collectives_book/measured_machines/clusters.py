@@ -15,45 +15,72 @@ from collectives.bench.fitting import Measured, predicted
 from collectives.machine import Machine, machine
 from collectives_book import nccl_formulas
 from collectives_book.figures.statements import Rows
-from collectives_book.measured_machines.presets import RECIPES
+from collectives_book.measured_machines.presets import RECIPES, Sheet
 from collectives_book.measured_machines.public import FOUR_PORTS, public_rows
 from collectives_book.measured_machines.samples import TABLE
+
+# A prediction and the column that has its times in microseconds.
+PREDICTIONS = {
+    "simulated": "simulated",
+    "NCCL's formula": "formula",
+    "line": "line",
+}
+NONE = "–"
 
 
 def on_cluster(row: Any) -> tuple[Machine, Measured]:
     """Return the preset of a published row with what its cluster has otherwise, and the row as a fit takes it."""
-    of = machine(row.machine)
+    preset = machine(row.machine)
     if row.differs == FOUR_PORTS:
-        of = of.model_copy(update={"ports_per_node": 4})
-    seconds = row.us / 1e6
-    return of, Measured(row.nodes, row.gpus_per_node, row.bytes, seconds, row.algorithm)
+        preset = preset.model_copy(update={"ports_per_node": 4})
+    measured = Measured(
+        row.nodes,
+        row.gpus_per_node,
+        row.bytes,
+        row.us / 1e6,
+        row.algorithm,
+    )
+    return preset, measured
 
 
 def predict(rows: Rows) -> Rows:
     """Return the rows with the microseconds that the simulator, NCCL's formula and a line through two rows predict.
 
-    ``us_line`` is NaN for the two rows that the line goes through, and for clusters of fewer rows.
+    ``line`` is NaN for the two rows that the line goes through, and for clusters of fewer rows.
     Cost: a minute of processor time for a hundred rows.
     """
-    predictions = [predicted(*on_cluster(row)) for row in rows.itertuples()]
-    by_formula = [_formula(*on_cluster(row)) for row in rows.itertuples()]
-    lines = pd.concat([_line(cluster) for _, cluster in rows.groupby("cluster")])
+    simulated = []
+    algorithms = []
+    formula = []
+    for row in rows.itertuples():
+        preset, measured = on_cluster(row)
+        seconds, algorithm = predicted(preset, measured)
+        simulated.append(_us(seconds))
+        algorithms.append(algorithm)
+        formula.append(_us(_formula(preset, measured)))
+    lines = [_line(cluster) for _, cluster in rows.groupby("cluster")]
     return rows.assign(
-        simulated=[round(seconds * 1e6, 2) for seconds, _ in predictions],
-        by=[name for _, name in predictions],
-        formula=[round(seconds * 1e6, 2) for seconds in by_formula],
-        line=lines.reindex(rows.index).round(2),
+        simulated=simulated,
+        by=algorithms,
+        formula=formula,
+        line=pd.concat(lines).reindex(rows.index).round(2),
     )
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 2)
 
 
 def _line(cluster: Rows) -> Any:
     """Return the times on the line through the smallest and the largest buffer."""
     if cluster.bytes.nunique() < 3:
         return pd.Series(np.nan, cluster.index)
-    first, last = cluster.loc[cluster.bytes.idxmin()], cluster.loc[cluster.bytes.idxmax()]
+    first = cluster.loc[cluster.bytes.idxmin()]
+    last = cluster.loc[cluster.bytes.idxmax()]
     slope = (last.us - first.us) / (last.bytes - first.bytes)
     times = first.us + slope * (cluster.bytes - first.bytes)
-    return times.where(~cluster.bytes.isin([first.bytes, last.bytes]))
+    is_on_line = cluster.bytes.isin([first.bytes, last.bytes])
+    return times.where(~is_on_line)
 
 
 def _formula(on: Machine, row: Measured) -> float:
@@ -61,22 +88,46 @@ def _formula(on: Machine, row: Measured) -> float:
 
     Two nodes exchange halves of the buffer by trees, so that these send half of what a ring sends.
     """
-    sheet, g, nodes = RECIPES[on.name].sheet, row.ranks_per_node, row.nodes
-    ports = max(1, on.ports * g // on.ranks_per_node)
-    between = np.inf if nodes == 1 else ports * sheet.network
+    sheet = RECIPES[on.name].sheet
+    between = _rate_between(on, row, sheet)
+    is_free = row.algorithm != "ring"
     rates = {"ring": min(sheet.inside, between)}
-    if nodes > 1 and row.algorithm != "ring":
-        rates["tree"] = min(sheet.inside, between * (2 if nodes == 2 else 1))
-    times = [
-        nccl_formulas.best(algorithm, row.bytes, row.ranks, g, rate, chained=1)[0]
-        for algorithm, rate in rates.items()
-    ]
-    if sheet.switch and g > 1 and row.algorithm != "ring":
-        levels = (nodes - 1).bit_length()
-        inside = sheet.switch * sheet.inside * g / (g + 1)
-        rate = min(inside, between / (1 if nodes == 2 else 2))
-        times.append((25 + 2 * 20.9 * levels) / 1e6 + row.bytes / rate)
+    if is_free and row.nodes > 1:
+        exchanged = 2 if row.nodes == 2 else 1
+        rates["tree"] = min(sheet.inside, between * exchanged)
+    times = []
+    for algorithm, rate in rates.items():
+        seconds, _ = nccl_formulas.best(
+            algorithm,
+            row.bytes,
+            row.ranks,
+            row.ranks_per_node,
+            rate,
+            chained=1,
+        )
+        times.append(seconds)
+    if is_free and sheet.switch and row.ranks_per_node > 1:
+        times.append(_formula_of_switches(row, sheet, between))
     return min(times)
+
+
+def _rate_between(on: Machine, row: Measured, sheet: Sheet) -> float:
+    """Return the bytes a second of all network ports that the ranks of a node use, without a limit on one node."""
+    if row.nodes == 1:
+        return float(np.inf)
+    ports = on.ports * row.ranks_per_node // on.ranks_per_node
+    return max(1, ports) * sheet.network
+
+
+def _formula_of_switches(row: Measured, sheet: Sheet, between: float) -> float:
+    """Return the seconds by switches that add: 25 us, and 20.9 us for each level of nodes up and down."""
+    levels = (row.nodes - 1).bit_length()
+    latency = (25 + 2 * 20.9 * levels) / 1e6
+    g = row.ranks_per_node
+    inside = (sheet.switch or 0.0) * sheet.inside * g / (g + 1)
+    passes = 1 if row.nodes == 2 else 2
+    rate = min(inside, between / passes)
+    return latency + row.bytes / rate
 
 
 # The classes of sizes that errors are given for, by their largest size.
@@ -98,25 +149,46 @@ def size_class(nbytes: int) -> str:
 
 def median_errors(rows: Rows) -> Rows:
     """Return the median error without its sign, by class of size, of each prediction, and the rows it has."""
-    errors = {name: (rows[name] / rows.us - 1).abs() for name in ("simulated", "formula", "line")}
-    by_class = pd.DataFrame(errors).groupby(rows.bytes.map(size_class))
+    errors = {name: (rows[name] / rows.us - 1).abs() for name in PREDICTIONS.values()}
+    classes = rows.bytes.map(size_class)
+    by_class = pd.DataFrame(errors).groupby(classes)
     found = by_class.median().assign(rows=by_class.size())
-    return found.reindex([name for name, _ in CLASSES]).dropna(how="all")
+    in_order = [name for name, _ in CLASSES]
+    return found.reindex(in_order).dropna(how="all")
 
 
 def by_cluster(rows: Rows) -> Rows:
-    """Return each cluster's use, GPUs, and the median error of the simulated times, with its sign, by class of size."""
-    error = rows.simulated / rows.us - 1
-    wide = error.groupby([rows.cluster, rows.bytes.map(size_class)]).median().unstack()
+    """Return each cluster's use, GPUs, and its errors by class of size: of all predictions in one text.
+
+    An error is the median one with its sign, in percent.
+    """
+    classes = rows.bytes.map(size_class)
+    medians = [
+        (rows[column] / rows.us - 1).groupby([rows.cluster, classes]).median().map(_percent)
+        for column in PREDICTIONS.values()
+    ]
+    texts = pd.concat(medians, axis="columns").agg(" / ".join, axis="columns")
+    in_order = [name for name, _ in CLASSES]
+    wide = texts.unstack().reindex(columns=in_order).fillna("")
     facts = rows.groupby("cluster").agg(
-        machine=("machine", "first"),
         nodes=("nodes", "max"),
         gpus=("gpus_per_node", "max"),
         use=("use", "first"),
     )
     gpus = facts.nodes.astype(str) + " x " + facts.gpus.astype(str)
-    classes = [name for name, _ in CLASSES]
-    return facts.assign(GPUs=gpus)[["machine", "GPUs", "use"]].join(wide[classes])
+    return facts.assign(GPUs=gpus)[["GPUs", "use"]].join(wide)
+
+
+def _percent(error: float) -> str:
+    """Return an error as percent with its sign.
+
+    >>> [_percent(error) for error in (0.254, -0.31, 0.001, np.nan)]
+    ['+25%', '−31%', '0%', '–']
+    """
+    if np.isnan(error):
+        return NONE
+    text = f"{error:+.0%}".replace("-", "−")
+    return text[1:] if text[1:] == "0%" else text
 
 
 def compared() -> Rows:
