@@ -7,6 +7,7 @@ import pytest
 
 from collectives.core.bounds import busbw
 from collectives.expected import CHECKS, Expected, asked, causes, expected_row
+from collectives.machine import machine
 from collectives.nccl import formulas
 
 MACHINE = """\
@@ -75,6 +76,17 @@ def test_a_switch_that_does_not_add_is_told_by_the_time_of_ring_or_tree(machine_
 def test_a_time_below_half_of_the_bound_is_a_unit_and_no_record(machine_file: str) -> None:
     what = asked("all_reduce", machine_file, 2)
     assert measured(what, 1 << 30, 1000.0) == ["unit"]
+
+
+def test_switches_count_where_the_machine_file_has_them() -> None:
+    for nodes in (1, 2):
+        row = expected_row(asked("all_reduce", "h100", nodes), 1 << 30)
+        assert (row["algorithm"], row["switches_add"]) == ("nvls_tree", True)
+    of_ranks = expected_row(asked("all_reduce", "h100", 2), 8)
+    assert not of_ranks["switches_add"]
+    assert of_ranks["seconds"] > machine("h100").call
+    for collective, name in (("all_reduce", "dgx-h100"), ("all_gather", "h100")):
+        assert not expected_row(asked(collective, name, 1), 1 << 30)["switches_add"]
 
 
 def test_without_formulas_of_nccl_the_fastest_schedule_is_expected(tmp_path: Path) -> None:

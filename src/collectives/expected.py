@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from collectives.algorithms import candidates
+from collectives.algorithms import ALGORITHMS, candidates
 from collectives.algorithms.from_file import PACKED
 from collectives.autotune import MAX_SIMULATED, bound, choose
 from collectives.core.bounds import busbw
@@ -22,6 +22,9 @@ from collectives.simulator.scaling import Case
 from collectives.simulator.scaling import row as simulated
 
 Row = dict[str, Any]
+
+# The algorithm in which switches add inside nodes: NCCL's NVLS and NVLSTree.
+SWITCHES = "nvls_tree"
 
 # Beyond, the closed forms themselves take minutes.
 MAX_RANKS = 4096
@@ -202,8 +205,10 @@ def _on_all_cores(what: Expected, sizes: Sequence[int]) -> Iterator[Row]:
 def expected_row(what: Expected, nbytes: int) -> Row:
     """Return the row of a size: seconds and GB/s of NCCL's choice and of our fastest schedule, and the bound.
 
-    Fields of NCCL are None where it has no formula. ``limit`` says what the fastest schedule waits
-    for most: latency, or the link that is busy longer than half of its time.
+    Fields of NCCL are None where it has no formula. The fastest schedule has the cost of a call, if
+    the machine's file has one; with ``switches_add`` it is `nvls_tree`, which NCCL runs and ranks
+    cannot. ``limit`` says what the fastest schedule waits for most: latency, or the link that is
+    busy longer than half of its time.
 
     >>> row = expected_row(asked("all_reduce", "dgx-h100", 1), 1 << 30)
     >>> row["nccl_algorithm"], round(row["nccl_busbw"]), row["limit"]
@@ -220,8 +225,13 @@ def expected_row(what: Expected, nbytes: int) -> Row:
         "bytes": nbytes,
     }
     ours = _fastest(what, nbytes)
+    switched = _by_switches(what, nbytes)
+    is_switched = switched is not None and switched["seconds"] < ours["seconds"]
+    if switched is not None and is_switched:
+        ours = switched
     link, busy = ours["busiest_link"], ours["busy_seconds"]
     fastest = {name: ours[name] for name in ("algorithm", "segments", "seconds", "busbw")}
+    fastest["switches_add"] = is_switched
     limits = {
         "bound": bound(on, collective, ranks, nbytes),
         "limit": _kind(link) if busy > ours["seconds"] / 2 else "latency",
@@ -273,6 +283,17 @@ def _fastest(what: Expected, nbytes: int) -> Row:
             f"ranks of {collective} on {on.name}: got {ranks:,}, expected at most {MAX_SIMULATED}"
         )
     return simulated(case._replace(algorithm=str(found.plan), segments=1))
+
+
+def _by_switches(what: Expected, nbytes: int) -> Row | None:
+    """Return the simulated row of switches that add inside nodes, None if the machine's file has no protocol for them."""
+    on = what.machine
+    has_switches = any(SWITCHES in (protocol.algorithms or ()) for protocol in on.protocols)
+    is_known = (what.collective, SWITCHES) in ALGORITHMS
+    ranks = what.nodes * what.gpus
+    if not (has_switches and is_known and 1 < what.gpus and ranks <= MAX_SIMULATED):
+        return None
+    return simulated(Case(what.collective, SWITCHES, ranks, nbytes, on))
 
 
 def causes(what: Expected, row: Row, before: float) -> list[str]:

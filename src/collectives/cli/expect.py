@@ -22,11 +22,15 @@ GROUP, READER = "collectives.tables", "nccl-tests"
 # Of a log with more sizes than this, one for each power of two counts.
 MAX_SIZES = 32
 
+# What stands behind a schedule that ranks cannot run.
+MARK = "(NCCL only)"
+
 AFTER = f"""\
 NCCL's column has what its own formulas say (tuning.cc and search.cc of NCCL {VERSION}), by which it chooses, with the
-channels it has at most. The fastest schedule is simulated; no switch adds in it, nor in the bound, so NCCL may be
-faster where one does. Neither counts the launch of a kernel. With --rows, a size below three quarters of what NCCL's
-formulas say is marked, with what to check first."""
+channels it has at most; they count no launch of a kernel. The fastest schedule is simulated, with the cost of a call if
+the machine's file has one. {MARK} is one in which switches add, which NCCL runs and ranks cannot; it is tried up to 256
+ranks where the file has a protocol for nvls_tree, and may be faster than the bound, in which no switch adds. With
+--rows, a size below three quarters of what NCCL's formulas say is marked, with what to check first."""
 
 Row = dict[str, Any]
 
@@ -189,7 +193,9 @@ def _line(row: Row) -> str:
         choice = f"{title}/{row['nccl_protocol']} ({row['nccl_channels']})"
         nccl = (choice, duration(row["nccl_seconds"]), _rate(row["nccl_busbw"]))
     segments = f" *{row['segments']}" if row["segments"] > 1 else ""
-    ours = (row["algorithm"] + segments, duration(row["seconds"]), _rate(row["busbw"]))
+    who = f" {MARK}" if row["switches_add"] else ""
+    schedule = row["algorithm"] + segments + who
+    ours = (schedule, duration(row["seconds"]), _rate(row["busbw"]))
     line = _columns(format_bytes(row["bytes"]), nccl, ours)
     line += f" {duration(row['bound']):>8}  {row['limit']:<14}"
     if "share" in row:
