@@ -48,7 +48,7 @@ CHECKS = {
     "unit": "No link explains this time. Look whether times are microseconds, sizes bytes of the whole "
     "buffer, and whether the log is of this collective, of this machine and of as many ranks.",
     "latency": "Latency decides at this size, and nccl-tests counts the launch of the kernel, which "
-    "no column here has. In public tables 8 B on two nodes took 16 µs on 4 H100 by InfiniBand, 35 on "
+    "NCCL's column has not. In public tables 8 B on two nodes took 16 µs on 4 H100 by InfiniBand, 35 on "
     "16 A100 by RoCE, and 72 to 163 by EFA. Measure with -G 10, so that a CUDA graph launches; then "
     "look for NET/Socket in NCCL_DEBUG=INFO.",
     "switch": "The time is that of a ring or tree: the switch does not add. Look for NVLS in "
@@ -286,14 +286,14 @@ def _fastest(what: Expected, nbytes: int) -> Row:
 
 
 def _by_switches(what: Expected, nbytes: int) -> Row | None:
-    """Return the simulated row of switches that add inside nodes, None if the machine's file has no protocol for them."""
-    on = what.machine
-    has_switches = any(SWITCHES in (protocol.algorithms or ()) for protocol in on.protocols)
+    """Return the simulated row of switches that add inside nodes, None if the machine has none or too many ranks."""
     is_known = (what.collective, SWITCHES) in ALGORITHMS
     ranks = what.nodes * what.gpus
-    if not (has_switches and is_known and 1 < what.gpus and ranks <= MAX_SIMULATED):
+    if not (what.machine.has_adding_switches and is_known and what.gpus > 1):
         return None
-    return simulated(Case(what.collective, SWITCHES, ranks, nbytes, on))
+    if ranks > MAX_SIMULATED:
+        return None
+    return simulated(Case(what.collective, SWITCHES, ranks, nbytes, what.machine))
 
 
 def causes(what: Expected, row: Row, before: float) -> list[str]:

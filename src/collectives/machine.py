@@ -310,6 +310,11 @@ class Machine(StrictModel):
         """Return the number of network ports of a node."""
         return self.ports_per_node or self.ranks_per_node
 
+    @property
+    def has_adding_switches(self) -> bool:
+        """Tell if switches add inside nodes: a protocol is for `nvls_tree`."""
+        return any("nvls_tree" in (protocol.algorithms or ()) for protocol in self.protocols)
+
     def protocols_for(self, algorithm: str | None, n: int) -> tuple[Protocol, ...]:
         """Return the protocols for an algorithm and a buffer of n bytes, in their order, and last the plain links."""
         plain = Protocol(

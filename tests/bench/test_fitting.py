@@ -120,19 +120,40 @@ def test_the_choice_is_the_librarys_unless_the_row_says_another() -> None:
 
 def test_a_row_takes_what_nccl_takes_where_its_gpus_are_known() -> None:
     h100 = machine("h100")
+    mine = h100.model_copy(update={"name": "mine"})
+    assert h100.inside is not None
+    job = formulas.job(
+        "all_reduce",
+        2,
+        8,
+        "hopper",
+        h100.inside.rate / 1e9,
+        8,
+        48,
+    )
+    able = ["ring", "tree", "nvls_tree"]
     for nbytes in SIZES:
         row = Measured(2, 8, nbytes, 1.0)
-        job = formulas.job("all_reduce", 2, 8, "hopper", h100.inside.rate / 1e9, 8, 48)
-        choice = formulas.predictions(job, nbytes, ["ring", "tree", "nvls_tree"])[0]
+        choice = formulas.predictions(job, nbytes, able)[0]
         (way,) = ways(h100, row)
         assert way.algorithm.endswith(choice.algorithm)
         assert way.protocol == choice.protocol
-        fastest = ways(h100.model_copy(update={"name": "mine"}), row)
-        assert [each.algorithm for each in fastest] == library_algorithms(h100, row)
-        assert (
-            predicted(h100.model_copy(update={"name": "mine"}), row)[0] <= predicted(h100, row)[0]
-        )
-    (forced,) = ways(h100, Measured(2, 8, 1 << 28, 1.0, algorithm="ring"))
+        names = [each.algorithm for each in ways(mine, row)]
+        assert names == library_algorithms(h100, row)
+        fastest, _ = predicted(mine, row)
+        taken, _ = predicted(h100, row)
+        assert fastest <= taken
+
+
+def test_a_row_that_names_its_algorithm_takes_that_one() -> None:
+    row = Measured(
+        2,
+        8,
+        1 << 28,
+        1.0,
+        algorithm="ring",
+    )
+    (forced,) = ways(machine("h100"), row)
     assert forced.algorithm == "multi_channel_ring"
 
 

@@ -145,7 +145,7 @@ def constants_of(on: Machine, rows: Sequence[Measured]) -> list[str]:
         any(row.nodes > 1 for row in rows),
         any(row.ranks_per_node > 1 for row in rows),
     )
-    tells = {"inside": shared, "network": several, "switch": shared and _has_switches(on)}
+    tells = {"inside": shared, "network": several, "switch": shared and on.has_adding_switches}
     return [name for name in CONSTANTS if tells.get(name.partition(".")[0], True)]
 
 
@@ -198,10 +198,6 @@ def part_of(on: Machine, ranks_per_node: int, nodes: int) -> Machine:
     return on.model_copy(update={"ranks_per_node": ranks_per_node, "ports_per_node": ports})
 
 
-def _has_switches(on: Machine) -> bool:
-    return any(SWITCHES in (protocol.algorithms or ()) for protocol in on.protocols)
-
-
 def library_algorithms(on: Machine, row: Measured) -> list[str]:
     """Return what the library chooses from for a row: rings, trees, and switches where the file has them.
 
@@ -213,7 +209,7 @@ def library_algorithms(on: Machine, row: Measured) -> list[str]:
     if row.algorithm == RING:
         return rings
     trees = [TREES] if row.nodes > 1 else []
-    has_switches = _has_switches(on) and row.ranks_per_node > 1
+    has_switches = on.has_adding_switches and row.ranks_per_node > 1
     return rings + trees + ([SWITCHES] if has_switches else [])
 
 
