@@ -89,7 +89,7 @@ def mine(p):
       this.ranks = element("select", { innerHTML: Array.from({ length: 17 }, (_, p) => schedulePlayer.option(p, p || "1 to 16", p === Number(asked.get("pp")))).join("") });
       this.code = area("A function mine(p), in Python", asked.get("py") ?? STARTER);
       this.append(
-        element("p", { textContent: "In Python a schedule is a function of p. This one is proved for 1 to 16 ranks, and then compared with the library's fastest on three machines." }),
+        element("p", { textContent: "In Python a schedule is a function of p. It is proved for the ranks that you choose; one for 1 to 16 is then compared with the library's fastest on three machines." }),
         element("div", { className: "live-choice" }, element("label", {}, "Collective ", this.collective), element("label", {}, "Ranks ", this.ranks)), this.code);
       this.code.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.judge(event.preventDefault()); });
       this.judged("Prove", button("Copy a link", () => this.copy(this.link)), button("Copy the command for real ranks", () => this.copy(this.command)));
