@@ -65,15 +65,15 @@ def ring_table() -> Rows:
     many = many[(many.algorithm == "ring") & (many.bytes == many.bytes.max())]
     many = many[many.ranks.isin([64, 256])]
     many = many.assign(us=many.median_us, on="MareNostrum 5, four H100 a node", rate=100)
-    lines = {}
-    for row in pd.concat([alone, many]).itertuples():
-        seconds = row.us / 1e6
-        reached = busbw("all_reduce", row.ranks, row.bytes, seconds)
-        lines[row.ranks] = {
-            "on": row.on,
-            "buffer": format_bytes(row.bytes),
+    lines: dict[int, dict[str, str]] = {}
+    for row in [*alone.to_dict("records"), *many.to_dict("records")]:
+        ranks, nbytes, seconds = row["ranks"], row["bytes"], row["us"] / 1e6
+        reached = busbw("all_reduce", ranks, nbytes, seconds)
+        lines[ranks] = {
+            "on": row["on"],
+            "buffer": format_bytes(nbytes),
             "time": duration(seconds),
-            "busbw": f"{reached:.0f} of {row.rate} GB/s",
+            "busbw": f"{reached:.0f} of {row['rate']} GB/s",
         }
     return pd.DataFrame(lines).T.rename_axis("GPUs")
 
