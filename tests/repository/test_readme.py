@@ -58,9 +58,9 @@ def test_the_ratios_are_those_of_the_rows() -> None:
     rows, _ = read(ROOT / "experiments/results/reference/slow-motion/scaling")
     rows = rows[(rows.ranks == 32) & (rows["where"] == rows["where"].iloc[0]) & rows.error.isna()]
     for nbytes, said in {
-        4: "better of gloo and Horovod {:.1f}, Open MPI by default {:.2f} and by its best algorithm {:.2f}",
-        4 << 20: "with 4 MiB {:.2f}, {:.2f} and {:.2f}",
-        16 << 20: "with 16 MiB {:.2f}, {:.2f} and {:.2f}",
+        4: "takes {:.1f} times as long, Open MPI by default {:.2f} times, and Open MPI's best algorithm {:.2f} times",
+        4 << 20: "{:.2f}, {:.2f} and {:.2f} with 4 MiB",
+        16 << 20: "{:.2f}, {:.2f} and {:.2f} with 16 MiB",
     }.items():
         here = rows[rows.bytes == nbytes]
         libraries, mpi = here[here.backend.isin(["gloo", "horovod"])], here[here.backend == "mpi"]

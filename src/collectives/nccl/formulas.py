@@ -132,6 +132,8 @@ GENERATIONS = {
         ),
     ),
 }
+# Ranks of a node up to which switches serve more than the all-reduce: NCCL_MAX_NVLS_ARITY of src/enqueue.cc.
+MOST_RANKS_OF_NVLS = 32
 LL_BETWEEN = (39, 20.4)  # the most that LL reaches, in GB/s: on two nodes, on more
 
 # Which generation a machine's name tells, as "h100" in dgx-h100.
@@ -314,13 +316,17 @@ def default_algorithms(of: Job) -> list[str]:
 
     >>> default_algorithms(job("all_reduce", 2, 8, "hopper", 370.8, 8, 50))
     ['ring', 'tree', 'nvls_tree']
+    >>> default_algorithms(job("all_gather", 1, 72, "blackwell", 741.6, 72, 50))
+    ['ring']
     """
     is_one_node = of.nodes == 1
+    is_served = of.collective == "all_reduce" or of.ranks_per_node <= MOST_RANKS_OF_NVLS
+    switches_add = of.switches is not None and is_served
     able = {
         "ring": True,
         "tree": True,
-        "nvls": of.switches is not None and is_one_node,
-        "nvls_tree": of.switches is not None and not is_one_node,
+        "nvls": switches_add and is_one_node,
+        "nvls_tree": switches_add and not is_one_node,
         "pat": of.ranks_per_node == 1,
     }
     return [name for name in ALGORITHMS[of.collective] if able.get(name)]
