@@ -38,7 +38,7 @@ class Preset(NamedTuple):
 PRESETS = (
     Preset("8 H100", p=8, alpha=0.6e-6, rate=365e9, ranks_per_node=1, adds=True),
     Preset("64 H100", p=64, alpha=2.7e-6, rate=48e9, ranks_per_node=8, adds=False),
-    Preset("NVL72", p=72, alpha=1.05e-6, rate=725e9, ranks_per_node=1, adds=True),
+    Preset("NVL72", p=72, alpha=0.803e-6, rate=707e9, ranks_per_node=1, adds=True),
     Preset("32 Ethernet nodes", p=32, alpha=30e-6, rate=1.25e9, ranks_per_node=1, adds=False),
 )
 
