@@ -1,5 +1,6 @@
 """Live cells, exercises and the playground's Python in Chromium, with the answers of the build's kernel."""
 
+import json
 from typing import Any
 
 import nbformat
@@ -45,6 +46,12 @@ def opened(page: Page, document: str, number: int) -> Locator:
     )
     cell.get_by_role("button", name="Edit and run").click()
     return ended(cell)
+
+
+def number_of(document: str, text: str) -> int:
+    """Return the number of the first of a page's cells that has this text."""
+    cells = json.loads((PYTHON / "cells" / f"{document}.json").read_text("utf8"))
+    return next(int(number) for number, cell in cells.items() if text in cell["source"])
 
 
 def ended(cell: Locator, state: str = "done") -> Locator:
@@ -135,7 +142,7 @@ def test_all_algorithms_are_proved_for_one_to_eight_ranks(
 
 def test_a_reader_breaks_a_ring_sees_where_repairs_it_and_plays_it(page: Page) -> None:
     page.goto(f"{RING}.html")
-    cell = opened(page, RING, 5)
+    cell = opened(page, RING, number_of(RING, "print(grid(ring))"))
     editor = cell.get_by_label("Code of this cell")
     right = editor.input_value()
     broken = "from dataclasses import replace\nverify(replace(ring, nsteps=5, repeats=()))"
@@ -285,5 +292,5 @@ def test_the_playground_proves_python_and_its_link_runs_nothing(
 def test_a_telephone_shows_a_live_cell_and_an_exercise_whole(page: Page) -> None:
     page.set_viewport_size(TELEPHONE)
     page.goto(f"{RING}.html")
-    opened(page, RING, 15)
+    opened(page, RING, number_of(RING, "np.float32"))
     assert page.evaluate(OVERFLOW) <= TELEPHONE["width"]
