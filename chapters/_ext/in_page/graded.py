@@ -63,7 +63,7 @@ class Rank:
         """Return at once."""
 
     def kill(self) -> None:
-        """Leave nothing: there is no process."""
+        """Do nothing, because a rank in the page has no process to end."""
 
     def flush(self) -> None:
         """Do nothing: what was sent has arrived."""
