@@ -160,7 +160,7 @@ def wheel(kept: Path, name: str, builder: Callable[[Path, Path], None]) -> Path:
     removed.
     """
     place, log = kept / name, kept / f"{name}.log"
-    if not place.exists():
+    if not any(place.glob("*.whl")):
         if log.exists():
             raise BuildError(f"the build failed before; remove {log}, which says how, to try again")
         need_tools()
@@ -175,7 +175,8 @@ def wheel(kept: Path, name: str, builder: Callable[[Path, Path], None]) -> Path:
                 written.replace(log)
                 reason = error if isinstance(error, BuildError) else type(error).__name__
                 raise BuildError(f"the build failed ({reason}); see {log}") from None
-            if not place.exists():  # another build may have been quicker
+            if not any(place.glob("*.whl")):  # another build may have been quicker
+                shutil.rmtree(place, ignore_errors=True)  # its wheel was removed
                 (Path(scratch) / "wheel").rename(place)
     return next(place.glob("*.whl"))
 
