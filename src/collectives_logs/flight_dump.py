@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from collectives_logs.json_stream import MAX_LETTERS, as_count, as_text
+from collectives_logs.json_stream import MAX_LETTERS, as_count, as_number, as_text
 from collectives_logs.sources import LogError, opened
 
 # What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together,
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     frame: str  # of the program: "train.py:88 (step)", or ""
     created: int = 0  # when it was called, in ns, by the clock of its host; 0 where it is not known
     timeout: int = 0  # in ms, the same
-    lasted: int = 0  # from its start to its end, in ns; 0 where either is not known
+    lasted: int = 0  # from its start to its end, in ns; 0 where that is not known
     algorithm: str = ""  # where a library says it
 
 
@@ -214,6 +214,10 @@ def _entry(raw: Any, left: _Left) -> Entry:
 
 
 def _lasted(raw: Any) -> int:
+    """Return a call's nanoseconds, or 0: by CUDA's events where they were recorded, else as the watchdog saw it."""
+    by_events = as_number(raw.get("duration_ms"), 0.0)
+    if by_events > 0:
+        return min(round(by_events * 1e6), MAX_ELEMENTS)
     start, end = (
         as_count(raw.get(f"time_discovered_{what}_ns"), MAX_ELEMENTS)
         for what in ("started", "completed")

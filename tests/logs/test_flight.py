@@ -33,6 +33,20 @@ def named_ranks(text: str) -> set[int]:
     return {rank for first, last in pairs for rank in range(int(first), int(last) + 1)}
 
 
+@pytest.mark.parametrize(
+    ("measured", "lasted"),
+    [(2.5, 2_500_000), (None, 1), (-1.0, 1), (float("nan"), 1), (1e300, 1 << 62)],
+)
+def test_the_duration_by_events_comes_before_what_the_watchdog_saw(
+    measured: object, lasted: int, tmp_path: Path
+) -> None:
+    """Torch writes ``duration_ms`` where TORCH_NCCL_ENABLE_TIMING is set; the watchdog looks only now and then."""
+    (dump,) = dumps(job(1, 0), "nccl").values()
+    dump["entries"][0]["duration_ms"] = measured
+    (path,) = written({0: dump}, tmp_path, "pickle")
+    assert read(path).entries[0].lasted == lasted
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("back_end", ["nccl", "gloo", "mine"])
