@@ -136,7 +136,7 @@ test-all: book ## Build the site, then run every test
 	@echo "==> all tests$(if $(ONLY), that are $(ONLY))"
 	@$(BIN)/python -m pytest $(WORKERS) $(if $(ONLY),-m "$(ONLY)")
 
-record: env ## Measure every committed row again, nothing else running: 90 minutes
+record: env ## Measure every committed row again, nothing else running: over two hours
 	@PYTHONPATH=tests $(BIN)/python .ci/record.py
 
 golden: env ## Record what the library computes: tests/golden.json

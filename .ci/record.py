@@ -1,4 +1,4 @@
-"""Make every committed row again, on a machine with nothing else to do (`make record`), 90 minutes.
+"""Make every committed row again, on a machine with nothing else to do (`make record`): over two hours.
 
 ``python .ci/record.py computed`` makes those computed rows alone that are older than their code,
 five minutes, and ``python .ci/record.py computed NAME`` those of one name: they are the same on
@@ -7,7 +7,8 @@ every machine.
 Rows go to ``experiments/results/FOLDER``, and once all are there, to
 ``experiments/results/reference/FOLDER``. What was measured before a cut is not measured again. The
 rows of Slurm come from a job on nodes that are this machine; where there can be no such cluster,
-the committed ones stay. The sweeps stand in ``record.yaml``.
+the committed ones stay, and so do those of the rivals where one of these is absent. The sweeps
+stand in ``record.yaml``.
 """
 
 import json
@@ -28,10 +29,11 @@ from collectives.files import replace
 from collectives.units import parse_bytes
 from collectives_book import computed
 from collectives_book.execute import run
+from collectives_book.rivals import Rivals
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 RESULTS = EXPERIMENTS / "results"
-FOLDERS = ("slow-motion", "loopback", "slurm-cpu")
+FOLDERS = ("slow-motion", "loopback", "one-machine", "slurm-cpu")
 KEPT = ("*.parquet", "*.jsonl", "*.yaml")
 SLURM_JOB = ["--nodes=4", "--ntasks-per-node=2", "experiments/slurm/papermill.sbatch"]
 SLURM_SECONDS = 1800
@@ -56,6 +58,7 @@ def main() -> None:
     ).items():
         print(f"==> {name}", file=sys.stderr, flush=True)
         measure(RESULTS / name, entries)
+    failed += measure_rivals()
     measure_on_slurm(RESULTS / "slurm-cpu")
     if failed:
         sys.exit(f"failed rows: got {failed}, expected none; `make record` measures them again")
@@ -118,6 +121,16 @@ def write_record(stem: Path, record: dict[str, Any]) -> None:
     """Write the record of rows that are there."""
     text = json.dumps(record, indent=1) + "\n"
     replace(stem.with_suffix(".json"), lambda path: path.write_text(text, encoding="utf8"))
+
+
+def measure_rivals() -> int:
+    """Measure every rival on this machine, if all are here; return the number of failed rows."""
+    preset = (EXPERIMENTS / "presets" / "one-machine.yaml").read_text(encoding="utf8")
+    experiment = Rivals.given(yaml.safe_load(preset)["rivals"] | {"output": "rivals"})
+    for reason in experiment.left_out().values():
+        print(f"==> one-machine: the committed rows stay: {reason}", file=sys.stderr, flush=True)
+        return 0
+    return run([EXPERIMENTS / "rivals.ipynb"], "one-machine", replace=True)
 
 
 def measure_on_slurm(folder: Path) -> None:

@@ -190,7 +190,7 @@ def test_every_committed_row_and_record_is_valid(path: Path, every: int) -> None
 
 
 @pytest.mark.parametrize(
-    "runs", ["slow-motion slurm-cpu", "loopback/back-to-back-1 loopback/back-to-back-2"]
+    "runs", ["slow-motion slurm-cpu", "loopback/all-reduce loopback/all-reduce-tcp"]
 )
 def test_what_compare_prints_is_valid(capsys: Capture, runs: str) -> None:
     """A setting is a key only where a run has it in two ways."""

@@ -159,6 +159,19 @@ def _cell(ours: Any, rivals: Rows) -> Row:
     }
 
 
+def side_by_side(compared: Rows) -> Rows:
+    """Return a `table` as text: our microseconds, the best rival's and its name, a column for each size."""
+    ours, its = (compared[name].map(_us) for name in ("ours, us", "its time, us"))
+    texts = compared.assign(text=ours + " / " + its + " " + compared["best rival"])
+    wide = texts.set_index(["ranks", "calls", "ours", "size"]).text.unstack(sort=False)
+    wide.index = [f"{ranks} ranks, {calls}, {call}" for ranks, calls, call in wide.index]
+    return wide.rename_axis(columns=None)
+
+
+def _us(microseconds: float) -> str:
+    return f"{microseconds:.1f}" if microseconds < 10 else f"{microseconds:,.0f}"
+
+
 def places(compared: Rows) -> str:
     """Return in a sentence in how many cells of a `table` ours is first, second, third and later.
 

@@ -50,7 +50,7 @@ ROW = {
         "timing",
         "slowest_rank",
     ),
-    *("persistent", "predicted_us"),
+    *("persistent", "launch", "predicted_us"),
 }
 
 TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host

@@ -11,7 +11,7 @@ from collectives.backends import Presence
 from collectives.bench.settings import group_by_launch
 from collectives_book import rivals
 from collectives_book.experiment import ExperimentError
-from collectives_book.rivals import Rivals, everyone, places, table
+from collectives_book.rivals import Rivals, everyone, places, side_by_side, table
 from places import ROOT
 
 PRESET = yaml.safe_load((ROOT / "experiments" / "presets" / "one-machine.yaml").read_text())
@@ -128,3 +128,12 @@ def test_every_cell_of_a_table_stands_once() -> None:
         "mpi (sm)": 5.5,
     }
     assert not found.duplicated(["ranks", "size", "calls", "ours"]).any()
+
+
+def test_a_page_shows_each_cell_in_the_column_of_its_size() -> None:
+    rows = []
+    for ranks, nbytes in product((2, 4), (4, 1 << 20)):
+        rows += [row | {"ranks": ranks, "bytes": nbytes} for row in measured(TIMES, "met")]
+    shown = side_by_side(table(pd.DataFrame(rows)))
+    assert [*shown.columns] == ["4 B", "1 MiB"]
+    assert shown.loc["4 ranks, after a barrier, ordinary", "1 MiB"] == "9.0 / 5.5 mpi (sm)"

@@ -34,6 +34,7 @@ SETTINGS = (
     "in_place",
     "timing",
     "persistent",
+    "launch",
     "slow_host",
     "factor",
 )

@@ -189,7 +189,8 @@ def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], Non
     return [
         _row(wanted, n, configuration, did[which], samples[which].tolist(), int(wrong[which]))
         | {"device": devices[which].type, "timing": _timing(wanted, cases[which].backend)}
-        | {"persistent": wanted.persistent, "slowest_rank": slowest[which]}
+        | {"persistent": wanted.persistent, "launch": wanted.launch}
+        | {"slowest_rank": slowest[which]}
         | {"predicted_us": (seconds := predicted[which]) and round(seconds * 1e6, 3)}
         for which, configuration in enumerate(configurations)
     ]
