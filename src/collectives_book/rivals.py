@@ -111,7 +111,8 @@ def table(rows: Rows) -> Rows:
 
     A time is the median over launches of each launch's median. An ordinary call of ours has ordinary
     rivals; a prepared one has the ordinary and the prepared calls of each. *ratio* is the best
-    rival's time over ours: above 1 ours is faster. *place* is ours among all back ends.
+    rival's time over ours: above 1 ours is faster. *place* is ours among all libraries, of which each
+    counts once.
     """
     medians = _medians(rows)
     is_ours = medians.series == OURS
@@ -135,7 +136,8 @@ def _medians(rows: Rows) -> Rows:
     pairs = zip(right.backend, right.algorithm, strict=True)
     # What "auto" takes may differ between launches, and is one series.
     series = [OURS if name == OURS else label(name, algorithm) for name, algorithm in pairs]
-    grouped = right.assign(series=series).groupby([*CELL, "persistent", "series"], sort=False)
+    columns = [*CELL, "persistent", "backend", "series"]
+    grouped = right.assign(series=series).groupby(columns, sort=False)
     medians: Rows = grouped.median_us.median().reset_index()
     return medians
 
@@ -155,7 +157,7 @@ def _cell(ours: Any, rivals: Rows) -> Row:
         "best rival": f"{best.series}, prepared" if best.persistent else best.series,
         "its time, us": best.median_us,
         "ratio": best.median_us / ours.median_us,
-        "place": 1 + faster.series.nunique(),
+        "place": 1 + faster.backend.nunique(),
     }
 
 

@@ -33,13 +33,14 @@ def test_a_wheel_is_built_once_and_a_build_that_is_cut_off_leaves_nothing(tmp_pa
     built = BUILD.wheel(tmp_path / "cache", NAME, make_wheel)
     assert built.read_text() == "a wheel"
     assert BUILD.wheel(tmp_path / "cache", NAME, fail) == built
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
 
 
 def test_a_wheel_that_was_removed_is_built_again(tmp_path: Path) -> None:
     built = BUILD.wheel(tmp_path, NAME, make_wheel)
     built.unlink()
     assert BUILD.wheel(tmp_path, NAME, make_wheel).read_text() == "a wheel"
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
 def test_a_failed_build_leaves_its_log_and_is_not_tried_again(tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ class Horovod(Backend):
         """Return what Horovod moves tensors by, and the GPU of this rank if it has one."""
         from collectives.backends import nccl
 
-        return {"horovod_operations": [*operations()]} | (nccl.record() if self.on_gpus else {})
+        return {"horovod_operations": ", ".join(operations())} | (
+            nccl.record() if self.on_gpus else {}
+        )
 
     def close(self) -> None:
         """Destroy torch's group over NCCL."""
