@@ -13,6 +13,7 @@ const EXPLAINED = {
   "quantization": "chapters/what-is-the-sum-worth",
   "one-shot": "chapters/cost-model",
   "nvls": "chapters/switches-and-rings",
+  "parameter server": "chapters/parameter-server",
 };
 
 const words = text => text.toLowerCase().match(/[\p{Letter}\p{Number}]+/gu) || [];
