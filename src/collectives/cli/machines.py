@@ -193,7 +193,7 @@ def _bound_line(row: dict[str, Any]) -> str:
     )
     verb = "enter" if row["collective"].startswith("reduce") else "leave"
     rate = row["cut_links"] * row["unit_gbs"]
-    return f"{first}\nthe cut: {row['cut_shards']} shards {verb} {inside} through links of {rate:g} GB/s in all"
+    return f"{first}\nthe cut: {row['cut_shards']} parts {verb} {inside} through links of {rate:g} GB/s in all"
 
 
 def _cluster_arguments(parser: argparse.ArgumentParser) -> None:

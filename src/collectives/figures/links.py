@@ -69,7 +69,7 @@ def cut(of: Machine, found: Bound) -> Picture:
         axes.margins(0.09)
         if side:
             rate = found.links * float(graph.unit) / 1e9
-            message = f"{found.shards} shards cross the cut over links of {rate:g} GB/s in all"
+            message = f"{found.shards} parts cross the cut over links of {rate:g} GB/s in all"
             figure.suptitle(
                 message, x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=theme.ink
             )
