@@ -12,6 +12,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives.cli import parser, verbs
+from collectives_book.rivals import table
 from command import finished
 from places import ROOT
 
@@ -51,6 +52,15 @@ def test_its_commands_and_files_are_there() -> None:
         *re.findall(r"\]\(([\w./-]+\.\w+)\)", README),
     ]
     assert [each for each in named if not (ROOT / each).exists()] == []
+
+
+def test_the_place_on_one_machine_is_that_of_the_rows() -> None:
+    cells = table(read(ROOT / "experiments/results/reference/one-machine/rivals")[0])
+    large = cells[cells["size"].isin(["1 MiB", "16 MiB"])]
+    places = f"in {sum(cells.place == 1)} of {len(cells)} cells, and in {sum(large.place == 1)} of {len(large)}"
+    text = " ".join(README.split())
+    assert f"{places} from 1 MiB on" in text
+    assert f"up to {1 / cells.ratio.min():.1f} times as fast" in text
 
 
 def test_the_ratios_are_those_of_the_rows() -> None:
