@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+import yaml
 
 from collectives.bench.results import read, record, write
 from collectives.errors import unknown
@@ -102,7 +103,8 @@ def code(name: str) -> str:
     for path in files(COMPUTED[name].rooms):
         text = path.read_text(encoding="utf8")
         found.update(f"{path.relative_to(SOURCES)}\n".encode())
-        found.update((said(text) if path.suffix == ".py" else text).encode())
+        meant = said(text) if path.suffix == ".py" else json.dumps(yaml.safe_load(text))
+        found.update(meant.encode())
     return found.hexdigest()
 
 

@@ -45,13 +45,14 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "\n    segments, best = case",
             "\n    # why\n    segments, best = case",
         ),
+        ("collectives/machines/summit.yaml", "\n# Sources:\n", "\n# Where they come from:\n"),
         (
             MAKER,
             "for n, p in product((64 * MIB, GIB), (8, 16)):",
             "for n, p in product((64 * MIB, GIB), (8,)):",
         ),
     ],
-    ids=["docstring", "comment", "another name's function"],
+    ids=["docstring", "comment", "a machine's comment", "another name's function"],
 )
 def test_an_edit_that_changes_no_row_leaves_the_hash(
     sources: Path, name: str, old: str, new: str
