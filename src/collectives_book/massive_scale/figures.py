@@ -74,7 +74,7 @@ def regime_map(best: Rows) -> Picture:
         (GPUS, kit.BYTES),
         about,
         facet="machine",
-        columns=2,
+        columns=min(2, best.machine.nunique()),
     )
 
 
