@@ -12,7 +12,7 @@ import pytest
 
 from collectives.statistics import covered
 from collectives_book import nccl_formulas as formula
-from collectives_book.measured_machines import comparison, predictions, samples
+from collectives_book.measured_machines import comparison, figures, predictions, samples
 from collectives_book.measured_machines.samples import Run, nanoseconds, read_archive
 from places import ROOT
 
@@ -276,6 +276,12 @@ def test_one_who_always_says_the_same_is_scored_by_winners_alone() -> None:
     score = comparison.score(comparison.always(found, "tree"))
     assert (score.right, score.decided, score.wrong) == (1, 2, ((16, 8),))
     assert isnan(score.median_error)
+
+
+def test_the_figure_of_errors_has_each_prediction_of_the_held_out_cells() -> None:
+    picture = figures.errors(comparison.compared("marenostrum5"))
+    assert picture.alt.startswith("All-reduce on MareNostrum 5, the error of three predictions")
+    assert [name for name in figures.LOOKS if f"{name} from " not in picture.alt] == []
 
 
 def test_what_is_unchanged_are_the_times_of_the_nearest_size() -> None:

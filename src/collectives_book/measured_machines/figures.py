@@ -1,13 +1,19 @@
 """Measured times of large machines as a figure: hollow markers for what others measured, lines for our simulation."""
 
+import pandas as pd
+
+from collectives.algorithms import BLUE, GREEN, VERMILION
 from collectives.figures.style import Picture
 from collectives.units import format_bytes
 from collectives_book.figures import kit
 from collectives_book.figures.charts import Curves, Panels
 from collectives_book.figures.kit import Rows
+from collectives_book.measured_machines.comparison import by_line, by_nccl
 
 # Sizes of which one shows latency, one rate, and one both.
 SHOWN = (256, 1 << 20, 64 << 20)
+
+LOOKS = {"simulator": BLUE, "straight line": VERMILION, "NCCL's formula": GREEN}
 
 
 def scaling(rows: Rows) -> Picture:
@@ -20,3 +26,27 @@ def scaling(rows: Rows) -> Picture:
     chart.published(shown.assign(us=shown.median_us), "measured (HLC-Lab/pico)")
     about = "All-reduce on MareNostrum 5, simulated time by GPUs, beside measured points"
     return chart.picture(about, height=3.2)
+
+
+def errors(rows: Rows) -> Picture:
+    """Return errors by measured time in the held-out cells of `compared`: the simulator and two simpler predictions."""
+    predictions = {
+        "simulator": rows[rows.held_out],
+        "straight line": by_line(rows),
+        "NCCL's formula": by_nccl(rows),
+    }
+    named = [said.assign(by=name) for name, said in predictions.items()]
+    shown = pd.concat(named, ignore_index=True)
+    axes = kit.US._replace(name="measured time"), kit.Axis("error", _signed)
+    chart = Curves(shown, "median_us", "error", "by", axes, LOOKS.__getitem__)
+    about = "All-reduce on MareNostrum 5, the error of three predictions by measured time"
+    return chart.points(joined=False).picture(about, height=3.2)
+
+
+def _signed(error: float) -> str:
+    """Return an error as percent with its sign; 0 is positive.
+
+    >>> _signed(-0.001), _signed(-0.204)
+    ('+0%', '-20%')
+    """
+    return f"{round(error, 2) + 0.0:+.0%}"
