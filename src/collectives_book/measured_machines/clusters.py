@@ -15,6 +15,7 @@ from collectives.bench.fitting import Measured, predicted
 from collectives.machine import Machine, machine
 from collectives_book import nccl_formulas
 from collectives_book.figures.statements import Rows
+from collectives_book.measured_machines.comparison import percent
 from collectives_book.measured_machines.presets import RECIPES, Sheet
 from collectives_book.measured_machines.public import FOUR_PORTS, public_rows
 from collectives_book.measured_machines.samples import TABLE
@@ -163,10 +164,10 @@ def by_cluster(rows: Rows) -> Rows:
     An error is the median one with its sign, in percent.
     """
     classes = rows.bytes.map(size_class)
-    medians = [
-        (rows[column] / rows.us - 1).groupby([rows.cluster, classes]).median().map(_percent)
-        for column in PREDICTIONS.values()
-    ]
+    medians = []
+    for column in PREDICTIONS.values():
+        errors = (rows[column] / rows.us - 1).groupby([rows.cluster, classes]).median()
+        medians.append(errors.map(lambda error: percent(error, NONE)))
     texts = pd.concat(medians, axis="columns").agg(" / ".join, axis="columns")
     in_order = [name for name, _ in CLASSES]
     wide = texts.unstack().reindex(columns=in_order).fillna("")
@@ -177,18 +178,6 @@ def by_cluster(rows: Rows) -> Rows:
     )
     gpus = facts.nodes.astype(str) + " x " + facts.gpus.astype(str)
     return facts.assign(GPUs=gpus)[["GPUs", "use"]].join(wide)
-
-
-def _percent(error: float) -> str:
-    """Return an error as percent with its sign.
-
-    >>> [_percent(error) for error in (0.254, -0.31, 0.001, np.nan)]
-    ['+25%', '−31%', '0%', '–']
-    """
-    if np.isnan(error):
-        return NONE
-    text = f"{error:+.0%}".replace("-", "−")
-    return text[1:] if text[1:] == "0%" else text
 
 
 def compared() -> Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isclose, log, nan
+from math import isclose, isnan, log, nan
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -91,6 +91,26 @@ def winners(rows: Rows) -> Rows:
         slower = cell.median_us.drop(cell.median_us.idxmin())
         fields.append((ranks, nbytes, winner, slower.min() / cell.median_us.min() - 1))
     return pd.DataFrame(fields, columns=["ranks", "bytes", "algorithm", "ahead"])
+
+
+def error_table(rows: Rows) -> Rows:
+    """Return the errors of rows of `compared` as percent, by size, and by algorithm and ranks."""
+    wide = rows.pivot(index="bytes", columns=["algorithm", "ranks"], values="error")
+    wide = wide.sort_index(axis="columns").rename(index=format_bytes)
+    wide = wide.rename(columns="{:,}".format, level="ranks")
+    return wide.map(percent).rename_axis(index=None, columns=[None, None])
+
+
+def percent(error: float, none: str = "") -> str:
+    """Return an error as percent with its sign, ``none`` for NaN.
+
+    >>> percent(0.254), percent(-0.31), percent(-0.001), percent(nan), percent(nan, "–")
+    ('+25%', '−31%', '0%', '', '–')
+    """
+    if isnan(error):
+        return none
+    text = f"{error:+.0%}".replace("-", "−")
+    return text[1:] if text[1:] == "0%" else text
 
 
 class Score(NamedTuple):
@@ -244,6 +264,22 @@ def behaviour(found: Rows, label: str) -> Behaviour:
         expected=int(is_expected.sum()),
         switches=switches,
     )
+
+
+def label_table(found: Rows) -> Rows:
+    """Return what `behaviour` counts for each label, and by ranks the largest size that goes with the tree."""
+    lines = {}
+    for label in ("nvlstree", *IGNORED):
+        one = behaviour(found, label)
+        line: dict[str, Any] = {
+            "like ring": one.ring,
+            "like tree": one.tree,
+            "neither": one.neither,
+        }
+        for ranks, size in one.switches.items():
+            line[f"tree, {ranks}"] = "never" if size is None else format_bytes(size)
+        lines[label] = line
+    return pd.DataFrame(lines).T
 
 
 def by_default(rows: Rows) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collectives.units import format_bytes
 from collectives_book.figures import kit
 from collectives_book.figures.charts import Curves, Panels
 from collectives_book.figures.kit import Rows
-from collectives_book.measured_machines.comparison import by_line, by_nccl
+from collectives_book.measured_machines.comparison import by_line, by_nccl, percent
 
 # Sizes of which one shows latency, one rate, and one both.
 SHOWN = (256, 1 << 20, 64 << 20)
@@ -37,16 +37,7 @@ def errors(rows: Rows) -> Picture:
     }
     named = [said.assign(by=name) for name, said in predictions.items()]
     shown = pd.concat(named, ignore_index=True)
-    axes = kit.US._replace(name="measured time"), kit.Axis("error", _signed)
+    axes = kit.US._replace(name="measured time"), kit.Axis("error", percent)
     chart = Curves(shown, "median_us", "error", "by", axes, LOOKS.__getitem__)
     about = "All-reduce on MareNostrum 5, the error of three predictions by measured time"
     return chart.points(joined=False).picture(about, height=3.2)
-
-
-def _signed(error: float) -> str:
-    """Return an error as percent with its sign; 0 is positive.
-
-    >>> _signed(-0.001), _signed(-0.204)
-    ('+0%', '-20%')
-    """
-    return f"{round(error, 2) + 0.0:+.0%}"
