@@ -50,6 +50,19 @@ def test_eight_emulated_hosts_train_as_gloo_does(
 
 
 @pytest.mark.extended
+def test_data_parallel_ranks_have_the_losses_of_one_process() -> None:
+    losses = []
+    for p in ("1", "4"):
+        done = finished([*TORCHRUN, p, str(ROOT / "examples" / "data_parallel.py")])
+        assert done.returncode == 0, done.stderr
+        losses.append([float(each) for each in re.findall(r"loss (\d\.\d{6})", done.stdout)])
+    alone, together = losses
+    assert len(alone) == 5
+    assert alone[-1] < alone[0]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.extended
 def test_the_cost_of_a_step_is_measured() -> None:
     command = [*TORCHRUN, "2", str(ROOT / "examples/step_cost.py"), "--width", "8", "--steps", "3"]
     done = finished(command)
