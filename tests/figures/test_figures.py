@@ -218,7 +218,7 @@ def test_a_caption_has_what_one_needs_to_measure_again() -> None:
     assert measured.sourced(two_trees(8), record, stem).caption == (
         "Measured on 2 to 32 ranks, emulated hosts on one machine, joined by slow links · 2026-11-21 · "
         "AMD EPYC, 2 cores, 23.5 GiB, Linux 6.18 · Python 3.11.7, torch 2.13.0+cpu, commit c853583 · "
-        "5 repetitions, 93.75% intervals · collectives run experiments/scaling.ipynb --preset slow-motion."
+        "5 repetitions, 93.75% confidence intervals · collectives run experiments/scaling.ipynb --preset slow-motion."
     )
 
 

@@ -30,7 +30,7 @@ def test_every_reference_run_is_listed_with_its_pages() -> None:
     when, on, pages = lines["reference/slow-motion/scaling"]
     date = json.loads((RESULTS / "reference" / "slow-motion" / "scaling.json").read_text())["date"]
     assert when.startswith(f"{date}, ")
-    assert when.endswith(" ranks, 5 repetitions, 93.75% intervals")
+    assert when.endswith(" ranks, 5 repetitions, 93.75% confidence intervals")
     assert " cores, " in on
     assert "cluster-in-slow-motion.html" in pages
     assert "data-parallel-training.html" in lines["reference/slow-motion/data-parallel"][-1]

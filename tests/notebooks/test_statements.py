@@ -75,7 +75,7 @@ def test_the_order_and_the_index_of_rows_do_not_matter() -> None:
 
 def test_the_confidence_is_that_of_so_many_samples() -> None:
     assert statements.intervals([1, 3]) == "some single samples, without intervals"
-    assert statements.intervals([6]) == "96.87% intervals"  # 96.875, not rounded up
+    assert statements.intervals([6]) == "96.87% confidence intervals"  # 96.875, not rounded up
 
 
 def test_a_ratio_lies_as_far_out_as_its_intervals_allow() -> None:

@@ -217,7 +217,7 @@ def confidence(rows: Rows) -> str | None:
 
     >>> import pandas as pd
     >>> confidence(pd.DataFrame({"samples": [[1.0] * 21, [2.0] * 21]}))
-    'bars: 97.33% intervals of the median'
+    'bars: 97.33% confidence intervals of the median'
     """
     counts = [len(samples) for samples in getattr(rows, "samples", ()) if len(samples)]
     return f"bars: {intervals(counts)} of the median" if counts and min(counts) > 1 else None

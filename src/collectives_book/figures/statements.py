@@ -52,7 +52,7 @@ def intervals(counts: Iterable[int]) -> str:
     """Return the confidence of intervals around medians, from their numbers of samples.
 
     >>> intervals([5, 5]), intervals([15, 3]), intervals([1])
-    ('93.75% intervals', '75% to 96.48% intervals', 'single samples, without intervals')
+    ('93.75% confidence intervals', '75% to 96.48% confidence intervals', 'single samples, without intervals')
     """
     sure = [covered(count) for count in counts]
     if min(sure) == 0:
@@ -61,7 +61,7 @@ def intervals(counts: Iterable[int]) -> str:
             if max(sure) == 0
             else "some single samples, without intervals"
         )
-    return f"{span(sure, percent)} intervals"
+    return f"{span(sure, percent)} confidence intervals"
 
 
 def apart(one: Row, other: Row) -> bool:
