@@ -4,7 +4,7 @@
 const EXPLAINED = {
   "busbw": "chapters/cost-model",
   "bus bandwidth": "chapters/cost-model",
-  "nccl_algo": "chapters/which-all-reduce",
+  "nccl_algo": "chapters/nccl-algo",
   "hang": "chapters/what-went-wrong",
   "bf16": "chapters/what-is-the-sum-worth",
   "quantised": "chapters/what-is-the-sum-worth",

@@ -29,3 +29,15 @@ def test_a_machine_whose_gpus_nccl_does_not_know_is_refused() -> None:
     place = answers.Place("32 nodes", "ethernet", 32)
     with pytest.raises(ValueError, match="GPUs of ethernet: got none"):
         answers._answer(place, asked("all_reduce", place.preset, place.nodes), 64 << 10)
+
+
+def test_a_lead_within_the_model_s_error_is_a_tie() -> None:
+    place = answers.PLACES[-1]
+    what = asked("all_reduce", place.preset, place.nodes, generation=place.generation)
+    found = answers._answer(place, what, 64 << 10)
+    seconds = found.fastest["seconds"]
+    for longer, fastest in ((1.08, "a tie"), (1.2, f"{found.fastest['algorithm']}, 1.2×")):
+        default = found.default | {"seconds": longer * seconds}
+        answer = found._replace(nbytes=25 << 20, default=default)
+        (line,) = answers.table([answer]).to_dict("records")
+        assert (line["fastest"], answer.is_tie) == (fastest, longer < 1.1)
