@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from collectives.figures.style import Picture
-from collectives_book.figures import channel, hang, nodes, pod
+from collectives_book.figures import channel, grid, hang, nodes, pod
 
 
 @pytest.mark.parametrize(
-    "draw", [channel.channel, hang.hang, nodes.one_token, nodes.rails, pod.pod]
+    "draw", [channel.channel, grid.grid, hang.hang, nodes.one_token, nodes.rails, pod.pod]
 )
 def test_a_drawing_has_both_themes_and_an_alternative_text(draw: Callable[[], Picture]) -> None:
     drawn = draw()
