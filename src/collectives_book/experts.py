@@ -142,7 +142,7 @@ def routings(layer: Layer) -> dict[str, NDArray[np.float64]]:
     return {
         "uniform": np.ones(layer.experts),
         "Zipf": 1 / (1 + place),
-        "incast": np.where(
+        "four hot": np.where(
             place < 4,
             1 / 16,
             3 / 4 / (layer.experts - 4),

@@ -68,8 +68,8 @@ def test_times_are_bytes_over_a_rate() -> None:
 
 def test_equal_experts_are_even_and_hot_ones_are_not() -> None:
     loads = experts.loads()
-    assert loads.loc["uniform"].max() < 1.2 < loads.loc["incast"].min()
-    assert (loads.loc[["Zipf", "incast"], "busiest GPU ÷ mean"] > 3).all()
+    assert loads.loc["uniform"].max() < 1.2 < loads.loc["four hot"].min()
+    assert (loads.loc[["Zipf", "four hot"], "busiest GPU ÷ mean"] > 3).all()
 
 
 @pytest.mark.parametrize(
