@@ -188,7 +188,7 @@ def test_a_job_can_be_created_again_and_its_results_have_a_folder_of_its_name(na
     (variable,) = [each for each in started(job)["env"] if each["name"] == "JOB"]
     assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{JOB_LABEL[name]}']"
     assert started(job)["args"][-2:] == ["--output", "$(JOB)"]
-    page = (ROOT / "chapters" / "your-cluster.md").read_text()
+    page = (ROOT / "chapters" / "kubernetes.md").read_text()
     assert f"{JOB_LABEL[name]}=$job" in page, "its logs are found by the label that its pods have"
 
 
