@@ -107,6 +107,8 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
             field = load(path.stem).model_fields[name]
             # "400ms" is 0.4.
             read = TypeAdapter(Annotated[field.annotation, *field.metadata, None]).validate_python
+            if isinstance(typed, list):  # each launch may have one of them
+                made = [each if isinstance(each, list) else [each] for each in made]
             if not fits(read(typed), [read(each) for each in made]):
                 yield f"{path}:1: stale: {name}: measured with {made[0]}, preset has {typed}"
 

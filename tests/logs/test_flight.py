@@ -35,7 +35,12 @@ def named_ranks(text: str) -> set[int]:
 
 @pytest.mark.parametrize(
     ("measured", "lasted"),
-    [(2.5, 2_500_000), (None, 1), (-1.0, 1), (float("nan"), 1)],
+    [
+        (2.5, 2_500_000),
+        (None, 1),
+        (-1.0, 1),
+        (float("nan"), 1),
+    ],
 )
 def test_the_duration_by_events_comes_before_what_the_watchdog_saw(
     measured: object, lasted: int, tmp_path: Path

@@ -98,10 +98,23 @@ def test_a_cell_names_its_best_rival_by_the_medians_of_launches() -> None:
     slower = {key: [time * 10 for time in times] for key, times in TIMES.items()}
     slower["mpi", "default", True] = [20, 21, 22]
     failed = [row | {"error": "lost", "median_us": 0.1} for row in measured(TIMES, "met")]
-    rows = pd.DataFrame([*measured(TIMES, "met"), *failed, *measured(slower, "back_to_back")])
-    found = table(rows)
-    shown = found[["calls", "ours", "ours, us", "best rival", "its time, us", "place"]]
-    assert [tuple(line) for line in shown.itertuples(index=False)] == [
+    rows = [
+        *measured(TIMES, "met"),
+        *failed,
+        *measured(slower, "back_to_back"),
+    ]
+    found = table(pd.DataFrame(rows))
+    columns = [
+        "calls",
+        "ours",
+        "ours, us",
+        "best rival",
+        "its time, us",
+        "place",
+    ]
+    shown = found[columns]
+    lines = shown.itertuples(index=False)
+    assert [tuple(line) for line in lines] == [
         ("after a barrier", "ordinary", 9, "mpi (sm)", 5.5, 2),
         ("after a barrier", "prepared", 4, "mpi (sm)", 5.5, 1),
         ("back to back", "ordinary", 90, "mpi (sm)", 55, 2),
@@ -111,12 +124,18 @@ def test_a_cell_names_its_best_rival_by_the_medians_of_launches() -> None:
     assert places(found) == "Ours is first in 1 of 4 cells, second in 3, third in 0 and later in 0."
 
 
-def test_every_cell_of_a_table_stands_once() -> None:
+def of_four_cells() -> pd.DataFrame:
+    """Rows of two numbers of ranks and two sizes, whose times are equal."""
     rows = []
     for ranks, nbytes in product((2, 4), (4, 1 << 20)):
-        rows += [row | {"ranks": ranks, "bytes": nbytes} for row in measured(TIMES, "met")]
-    found = table(pd.DataFrame(rows))
-    wide = everyone(pd.DataFrame(rows))
+        cell = {"ranks": ranks, "bytes": nbytes}
+        rows += [row | cell for row in measured(TIMES, "met")]
+    return pd.DataFrame(rows)
+
+
+def test_every_cell_of_a_table_stands_once() -> None:
+    found = table(of_four_cells())
+    wide = everyone(of_four_cells())
     assert len(found) == 8
     assert wide.shape == (4, len(TIMES))
     assert wide.loc[2, "4 B", "after a barrier"].to_dict() == {
@@ -127,13 +146,13 @@ def test_every_cell_of_a_table_stands_once() -> None:
         "mpi, prepared": 6,
         "mpi (sm)": 5.5,
     }
-    assert not found.duplicated(["ranks", "size", "calls", "ours"]).any()
+    columns = ["ranks", "size", "calls", "ours"]
+    assert not found.duplicated(columns).any()
 
 
 def test_a_page_shows_each_cell_in_the_column_of_its_size() -> None:
-    rows = []
-    for ranks, nbytes in product((2, 4), (4, 1 << 20)):
-        rows += [row | {"ranks": ranks, "bytes": nbytes} for row in measured(TIMES, "met")]
-    shown = side_by_side(table(pd.DataFrame(rows)))
+    compared = table(of_four_cells())
+    shown = side_by_side(compared)
     assert [*shown.columns] == ["4 B", "1 MiB"]
-    assert shown.loc["4 ranks, after a barrier, ordinary", "1 MiB"] == "9.0 / 5.5 mpi (sm)"
+    line = "4 ranks, after a barrier, ordinary"
+    assert shown.loc[line, "1 MiB"] == "9.0 / 5.5 mpi (sm)"
