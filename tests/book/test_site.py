@@ -125,6 +125,13 @@ def test_next_leads_through_every_page_and_players_show_every_collective() -> No
     } == {*CONTRACTS}
 
 
+def test_the_list_for_programs_has_the_source_of_every_page() -> None:
+    listed = re.findall(r"\((.*)\)$", (SITE / "llms.txt").read_text(encoding="utf8"), re.MULTILINE)
+    pages = [TOC["root"], *(entry["file"] for entry in CHAPTERS)]
+    assert listed == [f"_sources/{page}.md" for page in pages]
+    assert [address for address in listed if not (SITE / address).is_file()] == []
+
+
 def test_titles_and_descriptions_tell_pages_apart() -> None:
     for name in ("meta[property='og:title']", "meta[name=description]"):
         said = {

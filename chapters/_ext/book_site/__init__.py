@@ -12,6 +12,7 @@ from book_site import (
     head,
     icons,
     live,
+    llms,
     mathjax,
     outputs,
     pictures,
@@ -42,6 +43,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("build-finished", mathjax.install)
     app.connect("build-finished", downloads.write)
     app.connect("build-finished", live.write)
+    app.connect("build-finished", llms.write)
     app.connect("build-finished", weight.drop)
     app.connect("build-finished", icons.keep_used)
     app.connect("build-finished", policy.write, priority=policy.AFTER_ALL)
