@@ -144,7 +144,7 @@
       this.find("sent .sp-caption").textContent = `Sent (filled) and received (hollow) by each rank, in buffers of ${size(this.bytes)}`;
       this.find("legend").textContent =
         `${sums ? "A cell has a strip for every rank whose contribution is in it" : "A cell fills when its chunk arrives"}; ` +
-        "strong colour: what was asked for is there; framed: written in this step. Solid arrows are added, dashed ones replace.";
+        "strong color: what was asked for is there; framed: written in this step. Solid arrows are added, dashed ones replace.";
     }
 
     get last() {
