@@ -162,11 +162,12 @@ def _cell(ours: Any, rivals: Rows) -> Row:
 
 
 def side_by_side(compared: Rows) -> Rows:
-    """Return a `table` as text: our microseconds, the best rival's and its name, a column for each size."""
+    """Return a `table` as HTML: our microseconds, the best rival's, and below its name; a column for each size."""
     ours, its = (compared[name].map(_us) for name in ("ours, us", "its time, us"))
-    texts = compared.assign(text=ours + " / " + its + " " + compared["best rival"])
+    texts = compared.assign(text=ours + " / " + its + "<br>" + compared["best rival"])
     wide = texts.set_index(["ranks", "calls", "ours", "size"]).text.unstack(sort=False)
-    wide.index = [f"{ranks} ranks, {calls}, {call}" for ranks, calls, call in wide.index]
+    lines = [(f"{ranks} ranks, {calls}", call) for ranks, calls, call in wide.index]
+    wide.index = pd.MultiIndex.from_tuples(lines)
     return wide.rename_axis(columns=None)
 
 
