@@ -7,8 +7,6 @@ const EXPLAINED = {
   "nccl_algo": "chapters/nccl-algo",
   "hang": "chapters/what-went-wrong",
   "bf16": "chapters/what-is-the-sum-worth",
-  "quantised": "chapters/what-is-the-sum-worth",
-  "quantisation": "chapters/what-is-the-sum-worth",
   "quantized": "chapters/what-is-the-sum-worth",
   "quantization": "chapters/what-is-the-sum-worth",
   "one-shot": "chapters/cost-model",
