@@ -162,9 +162,14 @@ def _cell(ours: Any, rivals: Rows) -> Row:
 
 
 def side_by_side(compared: Rows) -> Rows:
-    """Return a `table` as HTML: our microseconds, the best rival's, and below its name; a column for each size."""
+    """Return a `table` as HTML: our microseconds, the best rival's, and below its name; a column for each size.
+
+    A component of Open MPI has its own name, and a star marks a prepared call.
+    """
     ours, its = (compared[name].map(_us) for name in ("ours, us", "its time, us"))
-    texts = compared.assign(text=ours + " / " + its + "<br>" + compared["best rival"])
+    rival = compared["best rival"].str.replace(r"mpi \((.*)\)", r"\1", regex=True)
+    rival = rival.str.replace(", prepared", "*")
+    texts = compared.assign(text=ours + " / " + its + "<br>" + rival)
     wide = texts.set_index(["ranks", "calls", "ours", "size"]).text.unstack(sort=False)
     lines = [(f"{ranks} ranks, {calls}", call) for ranks, calls, call in wide.index]
     wide.index = pd.MultiIndex.from_tuples(lines)

@@ -155,4 +155,4 @@ def test_a_page_shows_each_cell_in_the_column_of_its_size() -> None:
     shown = side_by_side(compared)
     assert [*shown.columns] == ["4 B", "1 MiB"]
     line = ("4 ranks, after a barrier", "ordinary")
-    assert shown.loc[line, "1 MiB"] == "9.0 / 5.5<br>mpi (sm)"
+    assert shown.loc[line, "1 MiB"] == "9.0 / 5.5<br>sm"
