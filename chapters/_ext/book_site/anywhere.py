@@ -24,11 +24,9 @@ import sys; sys.path.insert(0, "{root}/src")"""
 # What a page has in its cells that needs more than the extra [pages].
 EXTRAS = {
     "course": r"collectives_course",
-    "experiments": r" torch\b|papermill|results/quick|book\.execute|layers import|collectives\.rounding",
+    "experiments": r" torch\b|papermill|book\.execute|layers import|collectives\.rounding",
     "synthesis": r"collectives_interop\.synthesis",
 }
-# Results of a build, in no clone: the experiment that makes them, in minutes.
-QUICK = re.compile(r"results/quick/([\w-]+)")
 LEFT_OUT = {"remove-cell", "remove-input", "hide-cell", "hide-input"}
 # An address of the branch on which .github/workflows/site.yml puts the notebooks.
 GITHUB, COLAB = (
@@ -57,11 +55,7 @@ def setup(notebook: Any, page: str, address: str) -> str:
     first = SETUP.format(
         address=address or "{ADDRESS}", commit=commit(), folder=folder, root=root, extras=extras
     )
-    made = [
-        f"!collectives run {root}/experiments/{name}.ipynb  # minutes"
-        for name in QUICK.findall(code)
-    ]
-    return "\n".join([("" if address else ASK) + first, *made])
+    return first if address else ASK + first
 
 
 @cache
