@@ -319,8 +319,8 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_poll_parent, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before prctl or the thread
-        sys.exit("the launcher is gone")
+    if os.getppid() != parent:  # it ended before prctl or the thread, so nobody is left to tell
+        sys.exit(1)
 
 
 def _poll_parent(parent: int) -> None:
