@@ -12,6 +12,8 @@ from course.wrong import ASSIGNMENTS, Wrong
 from places import ROOT
 
 SEED, SECRET = 3, "5"
+# With these data of the ring's criteria a right sum adds infinities of different signs.
+INFINITIES_MEET = "01008fb2b70277869ba58137237a7ca4"
 # What only a process of its own can show.
 ELSEWHERE = {"timeout", "ungraded"}
 
@@ -63,7 +65,7 @@ def test_the_reference_gets_all_points_and_the_starter_none(name: str) -> None:
     from in_page import exercises, graded
 
     reference = ASSIGNMENTS / name / "reference" / f"{name}.py"
-    right = graded.verdicts(name, 7, reference.read_text(encoding="utf8"))
+    right = graded.verdicts(name, 7, reference.read_text(encoding="utf8"), INFINITIES_MEET)
     statuses = {it.status for it in right}
     assert statuses == {"passed"}
     start = exercises.asked_of(f"assignments/{name}")["start"]
