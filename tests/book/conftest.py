@@ -6,9 +6,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
-from places import ROOT
+from places import PATIENCE, ROOT
+
+# Playwright waits five seconds for what a page is to become, which a busy machine does not keep.
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 class Quiet(SimpleHTTPRequestHandler):
