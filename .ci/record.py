@@ -127,8 +127,10 @@ def measure_rivals() -> int:
     """Measure every rival on this machine, if all are here; return the number of failed rows."""
     preset = (EXPERIMENTS / "presets" / "one-machine.yaml").read_text(encoding="utf8")
     experiment = Rivals.given(yaml.safe_load(preset)["rivals"] | {"output": "rivals"})
-    for reason in experiment.left_out().values():
-        print(f"==> one-machine: the committed rows stay: {reason}", file=sys.stderr, flush=True)
+    absent = experiment.left_out()
+    if absent:
+        reasons = "; ".join(absent.values())
+        print(f"==> one-machine: the committed rows stay: {reasons}", file=sys.stderr, flush=True)
         return 0
     return run([EXPERIMENTS / "rivals.ipynb"], "one-machine", replace=True)
 

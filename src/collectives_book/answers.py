@@ -87,7 +87,7 @@ class Answer(NamedTuple):
 
     @property
     def is_tie(self) -> bool:
-        """Return whether the lead of the fastest schedule is within the model's error."""
+        """Return True if the lead of the fastest schedule is within the model's error."""
         return self.gain < 1 + ERRORS[self.nbytes]
 
     @property
